@@ -18,6 +18,7 @@ import os
 import re
 import sys
 import time
+from operator import index
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,10 +60,11 @@ def metric(*, step: int | None = None, **values: Any) -> None:
 
     """
     plain = {name: _number(name, value) for name, value in values.items()}
-    if step is not None and not (isinstance(step, int) and step >= 0):
-        raise TypeError(f"step must be a whole number from 0 up, not {step!r}")
+    number = None if step is None else index(step)
+    if number is not None and number < 0:
+        raise TypeError(f"step must be a whole number from 0 up, not {number}")
     if kept := _accepted("metric", plain):
-        _append({"metric": kept, "step": step, "at_s": round(time.monotonic(), 3)})
+        _append({"metric": kept, "step": number, "at_s": round(time.monotonic(), 3)})
 
 
 def param(**values: Any) -> None:

@@ -174,7 +174,7 @@ class HistoryQuery:
             limit=validation.count("limit", limit),
             before_id=None if before_id is None else job_ref.job_id(before_id),
             after_id=None if after_id is None else job_ref.job_id(after_id),
-            metric=validation.text_or_none("metric", metric),
+            metric=_metric_name(metric),
         )
         times.ordered(query.since, query.until)
         shortest, longest = query.min_duration_s, query.max_duration_s
@@ -234,3 +234,17 @@ class FoldedRow:
         """The numbers of the members, in words, those that succeeded last; empty for a job."""
         good_last = sorted(self.members, key=lambda state: state is JobState.SUCCEEDED)
         return ", ".join(f"{self.members[state]} {state}" for state in good_last)
+
+
+def _metric_name(name: str | None) -> str | None:
+    """Return the name of a metric.
+
+    Raises:
+        BadRequest: *name* cannot be one.
+
+    """
+    from gpuqueue.model.job_values import NAME  # noqa: PLC0415 - few searches name a metric
+
+    if name is not None and not (isinstance(name, str) and NAME.fullmatch(name)):
+        raise BadRequest(f"{validation.brief(name)} is no name of a metric")
+    return name

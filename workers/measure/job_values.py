@@ -19,6 +19,7 @@ from gpuqueue.system.logs import LOG, next_data
 from gpuqueue.system.safe_open import open_regular
 from workers.run.verdict import TAIL_BYTES
 from workers.shim.acl import METRICS
+from workers.shim.supervisor import MAX_REPORTS_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 
     from gpuqueue.text.json_fields import Fields
 
-#: Most bytes of one file that are read at once. The shim keeps no more of the file ``metrics``. Of a log that grows
-#: faster only the newest are searched.
-MOST_BYTES = 8 * 1024 * 1024
+#: Most bytes of one file that are read at a heartbeat, which take some tenths of a second. Of a log that grows faster
+#: only the newest are searched. At the end of the run, all is read that the shim has kept of the file ``metrics``.
+MOST_BYTES = 1024 * 1024
 CHUNK_BYTES = 256 * 1024
 
 
@@ -102,12 +103,12 @@ class ValuesReader:
             self._missing_bytes += count
 
     def _lines(self, fd: int, name: str, size: int, *, is_over: bool) -> Iterator[bytes]:
-        left = MOST_BYTES
+        left = MAX_REPORTS_BYTES if is_over and name == METRICS else MOST_BYTES
         while left > 0 and self._offsets[name] < size and (found := next_data(fd, self._offsets[name], CHUNK_BYTES)):
             begin, data = found
             whole = data.rfind(b"\n") + 1
-            if not whole and len(data) < CHUNK_BYTES and not (is_over and begin + len(data) >= size):
-                return
+            if not whole and begin + len(data) >= size and not is_over:
+                return  # the job has not ended the line yet
             data = data[: whole or len(data)]
             self._missed(name, begin - self._offsets[name])
             self._offsets[name] = begin + len(data)

@@ -61,7 +61,7 @@ def query_of(*without: str) -> Callable[..., HistoryQuery]:
 
 
 Criteria = Annotated[HistoryQuery, Depends(query_of())]
-CriteriaOfRows = Annotated[HistoryQuery, Depends(query_of("array_id"))]
+CriteriaOfRows = Annotated[HistoryQuery, Depends(query_of("array_id", "metric"))]
 
 
 def visible(call: Call, query: HistoryQuery) -> HistoryQuery:

@@ -15,6 +15,7 @@ from service_fixtures import ServedSite
 from gpuqueue.client import Client
 from gpuqueue.codec.wire import to_plain
 from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.job_values import JobValues, Metric, Reported
 from gpuqueue.model.run import Ending, RunDevice, RunNote
 
 PRIVATE = "/home/here/zebra"
@@ -165,3 +166,27 @@ def test_what_the_notes_of_a_run_name_is_hidden(served: ServedSite, owner: Clien
     assert ((note,), (note.without_items(),)) == (mine.notes, bobs.notes)
     for found in (bob.history.search(), bob.history.folded(), bob.jobs.newest(job.id), bob.jobs.wait(job.id)):
         assert PRIVATE not in json.dumps(to_plain(found))
+
+
+def test_what_a_job_reported_is_hidden(served: ServedSite, owner: Client, bob: Client) -> None:
+    """Its values say what it does: others see none, and find no job of another account in their order."""
+    job = owner.jobs.submit(["true"], mem="1M", env={}, priority="urgent")
+    claim = must_claim(served.queue)
+    device = RunDevice(uuid=make_offer().device.uuid, lease_bytes=2**20)
+    metric = Metric(name="acc", count=1, last=Reported(value=0.5, after_s=1.0))
+    values = JobValues(metrics=(metric,), params={"word": "okapi"}, result={"word": "okapi"})
+    ending, succeeded = Ending.from_status(0), JobState.SUCCEEDED
+    served.queue.runs.finish(
+        job.id, claim.token, state=succeeded, ending=ending, duration_s=None, devices=(device,), values=values
+    )
+    served.record()
+
+    mine, bobs = owner.jobs.show(job.id).last_run, bob.jobs.show(job.id).last_run
+    assert mine is not None
+    assert bobs is not None
+    assert (values, None) == (mine.values, bobs.values)
+    assert {"word": "okapi"} == owner.history.params([owner.jobs.show(job.id)])[job.id]
+    assert job.id == ids(owner.history.search(metric="acc"))[0]
+    assert job.id not in ids(bob.history.search(metric="acc"))
+    for found in (bob.history.search(), bob.history.folded(), bob.jobs.newest(job.id), bob.jobs.wait(job.id)):
+        assert "okapi" not in json.dumps(to_plain(found))
