@@ -14,6 +14,7 @@ from gpuqueue.model import job_ref, times, validation
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_spec import Account, tags_of
 from gpuqueue.model.run import EndingKind, Record
+from gpuqueue.text.sanitize import brief
 
 #: Longest text to search for, in characters. SQLite takes patterns of at most 50000 bytes.
 MAX_TEXT = 1000
@@ -245,6 +246,7 @@ def _metric_name(name: str | None) -> str | None:
     """
     from gpuqueue.model.job_values import NAME  # noqa: PLC0415 - few searches name a metric
 
-    if name is not None and not (isinstance(name, str) and NAME.fullmatch(name)):
-        raise BadRequest(f"{validation.brief(name)} is no name of a metric")
-    return name
+    found = validation.text_or_none("metric", name)
+    if found is not None and not NAME.fullmatch(found):
+        raise BadRequest(f"{brief(found)} is no name of a metric")
+    return found

@@ -193,8 +193,8 @@ def follow(
 ) -> dict[str, Any]:
     """Watch the run, end all its processes, and return how it ended."""
     names = ["log", "stderr"] if spec["separate_stderr"] else ["log"]
-    logs = [KeptLog(name, spec["log_limit_bytes"]) for name in names]
-    reports = [LogLimit(name, MAX_REPORTS_BYTES) for name in acl.REPORTED]
+    logs: list[KeptLog | LogLimit] = [KeptLog(name, spec["log_limit_bytes"]) for name in names]
+    logs += [LogLimit(name, MAX_REPORTS_BYTES) for name in acl.REPORTED]
     memory = HostMemory() if spec["user"] is None else None  # else its guard watches that
 
     def check_logs() -> float:
@@ -202,7 +202,7 @@ def follow(
             memory.poll()
         if shared is not None:
             shared.poll()
-        return min([log.check() for log in (*reports, *logs)])
+        return min([log.check() for log in logs])
 
     request = PreemptRequest(spec["kill_grace_s"])
     kind = watch(tree, spec, check_logs, request)
@@ -220,7 +220,7 @@ def follow(
         shared.read()
     tree.end(grace_of(kind, spec, request), check_logs, warned=warned, by_itself=by_itself)
     output.drain()
-    for log in (*logs, *reports):
+    for log in logs:
         log.last_check()
     if spec["user"] is not None:
         acl.end_writing(".")
