@@ -5,7 +5,7 @@
 
 Outside a job nothing happens, so a script runs unchanged without the queue. In a run with several ranks only that with
 ``RANK`` 0 reports. A value of a wrong type is an error of the script, and raises TypeError everywhere. Everything else
-(a name that is not accepted, too many names, a full disk) is said once on standard error and never ends a training.
+(a name that is not accepted, too many names, a full disk) is printed once on standard error and never ends a training.
 
 Each report is one line of JSON, appended to the file ``metrics`` of the run directory, which the worker reads
 (:mod:`workers.measure.job_values`). It waits for no disk and no network.
@@ -47,7 +47,7 @@ class _State:
     warned: bool = False
     asked: bool = False
     names: dict[str, set[str]] = {}  # noqa: RUF012 - there is one state
-    said: set[str] = set()  # noqa: RUF012 - as above
+    printed: set[str] = set()  # noqa: RUF012 - as above
 
 
 def metric(*, step: int | None = None, **values: Any) -> None:
@@ -90,7 +90,7 @@ def result(values: Mapping[str, Any]) -> None:
         raise TypeError(f"a result is a dict, not {type(values).__name__}")
     text = json.dumps(values, default=_plain)
     if len(text) > MAX_RESULT_BYTES:
-        _say(f"a result of {len(text)} bytes is not kept, at most {MAX_RESULT_BYTES} are: write it to a file")
+        _print_once(f"a result of {len(text)} bytes is not kept, at most {MAX_RESULT_BYTES} are: write it to a file")
     else:
         _append({"result": json.loads(text)})
 
@@ -157,12 +157,12 @@ def _accepted(kind: str, values: dict[str, Any]) -> dict[str, Any]:
     for name, value in values.items():
         if name not in known:
             if not NAME.fullmatch(name):
-                _say(
+                _print_once(
                     f"the {kind} {name!r} is ignored: a name has up to 64 of the characters A-Z a-z 0-9 _ . / @ % + : -"
                 )
                 continue
             if len(known) >= MAX_NAMES:
-                _say(f"a {kind} is ignored: a run has at most {MAX_NAMES} of them")
+                _print_once(f"a {kind} is ignored: a run has at most {MAX_NAMES} of them")
                 continue
             known.add(name)
         kept[name] = value
@@ -181,13 +181,13 @@ def _append(line: dict[str, Any]) -> None:
             _State.file = os.open(f"{directory}/{FILE}", flags, 0o600)
         os.write(_State.file, (json.dumps(line, separators=(",", ":")) + "\n").encode())
     except OSError as error:
-        _say(f"metrics cannot be written: {error.strerror}")
+        _print_once(f"metrics cannot be written: {error.strerror}")
 
 
-def _say(words: str) -> None:
+def _print_once(words: str) -> None:
     """Print *words* once, if this is a job."""
-    if _directory() is not None and words not in _State.said:
-        _State.said.add(words)
+    if _directory() is not None and words not in _State.printed:
+        _State.printed.add(words)
         sys.stderr.write(f"gpuqueue: {words}\n")
 
 

@@ -90,7 +90,7 @@ print("goes on")
     assert [] == list(tmp_path.iterdir())
 
 
-def test_what_is_not_accepted_is_said_once_and_never_raised(tmp_path: Path) -> None:
+def test_what_is_not_accepted_is_printed_once_and_never_raised(tmp_path: Path) -> None:
     """A name, too many names, a large result, and a file that cannot be written."""
     script = """
 for _ in range(3):
