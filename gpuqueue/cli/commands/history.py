@@ -190,7 +190,7 @@ def history(*, limit: int, **asked: Any) -> None:
         rows = by_value(client, query, by) if by else _rows(client, how, query)
         records = [row.record for row in rows]
         if metric is not None and records and not any(metric in _metrics(record) for record in records):
-            raise _no_order(asked["sort"], [])
+            raise _no_order(metric, _axes(client, asked["array"]))
         params = client.history.params(records) if how.has_params else {}
         names, others = how.columns_of(params, records, lambda: _swept(client, query))
         others |= _on_demand(client, records, names or ())
@@ -319,8 +319,7 @@ def _other_order(client: Client, asked: Mapping[str, Any]) -> tuple[str | None, 
     key = str(asked["sort"])
     if key in {str(sort) for sort in Sort}:
         return None, None
-    array = None if asked["array"] is None else client.jobs.get(asked["array"]).spec.array
-    names = [] if array is None else [axis.name for axis in array.axes]
+    names = _axes(client, asked["array"])
     if key in names:
         if asked["after_id"] is not None:
             raise BadRequest("--after continues an order of the history, not one by a value of a sweep: use --limit")
@@ -330,6 +329,12 @@ def _other_order(client: Client, asked: Mapping[str, Any]) -> tuple[str | None, 
     if not NAME.fullmatch(key):
         raise _no_order(key, names)
     return None, key
+
+
+def _axes(client: Client, array_id: int | None) -> list[str]:
+    """Return the names of the values of a sweep, none without one."""
+    array = None if array_id is None else client.jobs.get(array_id).spec.array
+    return [] if array is None else [axis.name for axis in array.axes]
 
 
 def _no_order(key: str, names: Sequence[str]) -> BadRequest:
