@@ -16,6 +16,7 @@ from one_shim import RUN_TOKEN, Shim
 from submitters import Launcher, People
 
 from gpuqueue.model.run import EndingKind
+from workers.measure.job_values import ValuesReader
 from workers.run.environment import TOKEN
 from workers.run.verdict import read_reports
 from workers.shim import acl
@@ -242,6 +243,22 @@ def test_the_reports_of_the_job_are_read_and_removed(as_user: Start) -> None:
     assert not (run.directory.path / "reports").exists()
 
 
+def test_the_metrics_of_the_job_are_read_and_removed(as_user: Start) -> None:
+    """The job appends to a file of the service account, in place of which it cannot put anything else."""
+    line = '{"metric":{"acc":0.5},"param":{"lr":"0.1"}}'
+    own = "$(dirname $(readlink /proc/$$/fd/1))/metrics"
+    run = as_user("/bin/sh", "-c", f"umask 077; echo '{line}' >> {own}; rm -f {own} 2> /dev/null; ls {own} > /dev/null")
+
+    assert (0, "") == (run.ended().ending.exit_code, run.log())
+    reader = ValuesReader(run.directory.path)
+    reader.read(0.0, 9.0, b"")
+    found = reader.values()
+    assert found is not None
+    assert ({"acc": 0.5}, {"lr": "0.1"}) == (found.last(), found.params)
+    run.directory.settle()
+    assert not (run.directory.path / "metrics").exists()
+
+
 def test_after_the_end_the_submitter_only_reads(as_user: Start, people: People) -> None:
     """Alice can write no file of her ended run, and what she has linked to her home is emptied with the log."""
     link = f"{people.alice.pw_dir}/kept"
@@ -251,7 +268,10 @@ def test_after_the_end_the_submitter_only_reads(as_user: Start, people: People) 
     path = run.directory.path
     assert "hello\n" == people.shell(people.alice, f"cat {link}").stdout
 
-    places = [f"{path}/{name}" for name in ("log", "stderr", "reports", "inside", "more")] + [link, f"{link}2"]
+    places = [f"{path}/{name}" for name in ("log", "stderr", "reports", "metrics", "inside", "more")] + [
+        link,
+        f"{link}2",
+    ]
     tries = "; ".join(f"(echo more >> {place}) && echo WROTE {place}" for place in places)
     assert "" == people.shell(people.alice, tries).stdout
     run.directory.settle()
