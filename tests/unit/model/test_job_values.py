@@ -166,6 +166,20 @@ def test_damaged_figures_are_unreadable(damage: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
+    "line",
+    [
+        *(b"metric: " + b" " * 4000 + b"x" * 5000, b" " * 9000, b"{'" * 4500, b"metric: " + b"a=" * 4500),
+        *(b"{'" + b" " * 9000 + b"}", b"metric: " * 1000, b"{'a': '" * 600 + b"}", b"[rank0]: " * 1000),
+    ],
+)
+def test_a_log_made_to_be_slow_is_not(line: bytes) -> None:
+    """A search whose time grows with the square of a line would take minutes."""
+    text = (line + b"\n") * (2**18 // len(line))
+
+    assert [] == [values for values, _ in metrics_in(text) if values]
+
+
+@pytest.mark.parametrize(
     ("text", "wanted"),
     [
         (b"metric: val_acc=0.91\n", [({"val_acc": "0.91"}, None)]),
