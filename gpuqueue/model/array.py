@@ -11,8 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
-from math import prod
+from itertools import islice, product
 from typing import TYPE_CHECKING
 
 from gpuqueue.errors import BadRequest
@@ -222,7 +221,7 @@ class Array:
         """
         rows = [*zip(*columns.values(), strict=True)]
         values = {name: [*dict.fromkeys(each)] for name, each in columns.items()}
-        if prod(map(len, values.values())) == len(rows) and rows == [*product(*values.values())]:
+        if rows == [*islice(product(*values.values()), len(rows) + 1)]:
             return cls.sweep(sweeping.Axis(name, sweeping.exactly(each)) for name, each in values.items())
         texts = enumerate((name, sweeping.exactly(each)) for name, each in columns.items())
         axes = tuple(sweeping.Axis(name, text, linked=place > 0) for place, (name, text) in texts)

@@ -173,7 +173,7 @@ def test_damaged_figures_are_unreadable(damage: dict[str, Any]) -> None:
     ],
 )
 def test_a_log_made_to_be_slow_is_not(line: bytes) -> None:
-    """A search whose time grows with the square of a line would take minutes."""
+    """A search whose time grows with the square of a line would hold the worker up."""
     text = (line + b"\n") * (2**18 // len(line))
 
     assert [] == [values for values, _ in metrics_in(text) if values]
