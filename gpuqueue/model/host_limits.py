@@ -79,5 +79,6 @@ def check_enforced(hosts: Iterable[bool | None]) -> None:
     if known and not any(can is not False for can in known):
         raise Impossible(
             "no host can limit processors and host memory of this job, because only hosts that run jobs as their "
-            "submitters can: leave out --cpus and --cpu-mem (gpuqueue edit ID --cpus none --cpu-mem none)"
+            "submitters can: leave out --cpus and --cpu-mem (of a job that waits: gpuqueue edit ID --cpus none "
+            "--cpu-mem none)"
         )

@@ -14,8 +14,10 @@ from gpuqueue.text.sanitize import brief
 
 _NAME = pattern(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _SPAN = pattern(r"(-?[0-9]{1,15})\.\.(-?[0-9]{1,15})")
-#: An attempt at a range that is not a valid one, such as ``0.1..0.5``. Detected for a helpful error message.
-_NUMBERS = pattern(r"[-+]?[0-9.]*[0-9](?:e[-+]?[0-9]+)?\.\.+[-+]?[0-9.]*[0-9](?:e[-+]?[0-9]+)?", re.IGNORECASE)
+#: An attempt at a range that is not a valid one, such as ``0.1..0.5`` or ``0..20:5``, detected for a helpful message.
+_NUMBERS = pattern(
+    r"[-+]?[0-9.]*[0-9](?:e[-+]?[0-9]+)?\.\.+[-+]?[0-9.]*[0-9](?:e[-+]?[0-9]+)?(?::[-+]?[0-9.]*[0-9])?", re.IGNORECASE
+)
 #: What decides where a value ends: a text in quotes, a bracket, a comma, a quote that is not closed. A quote after a
 #: letter or digit is an apostrophe.
 _MARK = pattern(r"""(?<!\w)"(?:[^"\\]|\\.)*"|(?<!\w)'(?:[^'\\]|\\.)*'|[\[\](){},]|(?<!\w)["']""", re.DOTALL)

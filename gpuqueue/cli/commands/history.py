@@ -45,7 +45,10 @@ _FILTERS: Mapping[str, tuple[str, str]] = {
     "user": ("none is of a user {}", "gpuqueue stats lists the users with recent runs"),
     "name": ("none is called {}", "A pattern finds more: --name 'train*'"),
     "tags": ("none has the tag {}", "gpuqueue history --columns id,name,tags shows which there are"),
-    "array": ("none is a member of an array {}", "gpuqueue history --columns id,name,array shows which there are"),
+    "array": (
+        "none is a member of an array {}",
+        "gpuqueue history --members --columns id,name,array shows which there are",
+    ),
     "states": ("none is {}", "Leave out --state to see their states"),
     "endings": ("none has the ending {}", "Leave out --ending to see how they ended"),
     "exit_code": ("none ended with exit code {}", "gpuqueue history --columns id,ending,exit shows how they ended"),

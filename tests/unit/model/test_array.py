@@ -50,7 +50,8 @@ def test_what_names_no_array_is_refused_in_one_line(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["lr", "=1", "lr=", "lr=1,,2", "seed=4..0", "index=1", "a b=1", "1=2", "lr=0.1..0.5", "k=1,2..3.5"]
+    "text",
+    ["lr", "=1", "lr=", "lr=1,,2", "seed=4..0", "index=1", "a b=1", "1=2", "lr=0.1..0.5", "k=1,2..3.5", "a=0..9:3"],
 )
 def test_what_is_no_sweep_is_refused(text: str) -> None:
     """An axis needs an identifier as its name, and values."""
