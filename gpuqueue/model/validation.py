@@ -24,7 +24,7 @@ from gpuqueue.model.job_spec import EarlySignal, Priority
 from gpuqueue.model.retries import DEFAULT_ON, Retries
 from gpuqueue.model.terminal_size import Window
 from gpuqueue.text.sanitize import brief
-from gpuqueue.text.units import MAX_BYTES, parse_bytes, parse_duration
+from gpuqueue.text.units import KIB, MAX_BYTES, parse_bytes, parse_duration
 
 if TYPE_CHECKING:
     from typing import TypeVar
@@ -86,8 +86,17 @@ def size_or_none(what: str, value: object) -> int | None:
 
 
 def mem_bytes(value: str | int) -> int:
-    """Return the memory that a job requests, in bytes. The spec checks the type and the range of a number."""
-    return parse_bytes(value) if isinstance(value, str) else value
+    """Return the memory that a job requests, in bytes. The spec checks the type and the largest number.
+
+    Raises:
+        BadRequest: it is a text that is no size, or so few bytes that the unit is missing, as in ``mem=6``.
+
+    """
+    if isinstance(value, str):
+        return parse_bytes(value)
+    if type(value) is int and 0 < value < KIB:
+        raise BadRequest(f"{value} is a size in bytes, which no program can do with: write a unit, such as '{value}G'")
+    return value
 
 
 # ---- words -----------------------------------------------------------------------------------------------------------

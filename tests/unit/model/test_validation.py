@@ -10,6 +10,7 @@ from gpuqueue.errors import BadRequest, JobNotFound
 from gpuqueue.model import times, validation
 from gpuqueue.model.dependencies import Condition, Dependency, Waits
 from gpuqueue.model.retries import Retries, RetryOn
+from gpuqueue.text.units import GIB
 
 NOW = datetime(2026, 11, 1, 15, 0, tzinfo=timezone.utc).astimezone()
 
@@ -119,3 +120,10 @@ def test_retries_that_nobody_could_count_are_refused(changes: dict[str, object])
     """Invalid retries are refused before anything is queued."""
     with pytest.raises(BadRequest):
         Retries(**{"times": 1, **changes})  # type: ignore[arg-type]
+
+
+def test_memory_without_a_unit_is_not_taken_for_bytes() -> None:
+    """``mem=6`` in Python asked 6 bytes, so any number of jobs fitted on one card."""
+    with pytest.raises(BadRequest, match="write a unit, such as '6G'"):
+        validation.mem_bytes(6)
+    assert 6 * GIB == validation.mem_bytes(6 * GIB)
