@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import shutil
 import threading
@@ -26,6 +27,8 @@ ROUND_FOR_EACH_S = 0.01
 TRAVELLING = ".gpuqueue-calls"
 #: The last bytes of a log that are shown with the end of a job.
 LOG_BYTES = 2048
+#: How long a program that ends waits for the removal of files, at most, in seconds.
+END_S = 5.0
 
 
 class Watcher:
@@ -40,6 +43,9 @@ class Watcher:
         self._open: dict[str, Future] = {}
         self._held: set[int] = set()
         self._thread: threading.Thread | None = None
+        #: Held while a future gets its result and its files are removed. A program that ends now waits for that.
+        self._ending = threading.Lock()
+        atexit.register(self._ending.acquire, timeout=END_S)
 
     def add(self, futures: Sequence[Future]) -> None:
         """Wait for *futures*, too."""
@@ -98,7 +104,11 @@ class Watcher:
             self._open.pop(future.job, None)
 
     def _ended(self, client: Client, future: Future, job: Job) -> None:
-        """Give *future* what its *job* has left."""
+        """Give *future* what its *job* has left, and remove the files of a submission that has no more open jobs."""
+        with self._ending:
+            self._settled(client, future, job)
+
+    def _settled(self, client: Client, future: Future, job: Job) -> None:
         submission = future.submission
         try:
             if job.state is JobState.CANCELLED:

@@ -154,6 +154,27 @@ def test_a_task_runs_here_or_in_a_job(running: Site, tmp_path: Path, monkeypatch
     assert "tripled" == running.client.jobs.get(future.job).spec.name
 
 
+def test_a_program_that_ends_with_its_result_leaves_no_files(running: Site, tmp_path: Path) -> None:
+    """It ended before the thread had removed them, so each run of the example in the docs left a directory."""
+    code = (
+        "import gpuqueue, pathlib, sys\n"
+        "executor = gpuqueue.Executor(directory=sys.argv[1], mem='1M')\n"
+        "print(executor.submit(divmod, 7, 4).result(), flush=True)\n"
+    )
+    program = tmp_path / "program.py"
+    program.write_text(code)
+
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, str(program), str(tmp_path / "files")],
+            env=running.environ,
+            capture_output=True,
+            check=True,
+        )
+        assert b"(1, 3)\n" == done.stdout
+    assert [] == [*(tmp_path / "files").iterdir()]
+
+
 #: A program as a user writes it, with its functions in the main program. It notes each start of a call.
 PROGRAM = """
 import os, sys, time
