@@ -29,7 +29,8 @@ def test_each_field_is_an_argument_of_a_search() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "missing"), [("/history", {"owner"}), ("/history/folded", {"array", "metric"}), ("/history/csv", {"limit"})]
+    ("path", "missing"),
+    [("/history", {"owner"}), ("/history/folded", {"array", "metric"}), ("/history/csv", {"limit"})],
 )
 def test_each_field_is_a_parameter_of_the_api(path: str, missing: set[str]) -> None:
     """The service makes its parameters of the fields, so its document names them all."""
