@@ -15,7 +15,7 @@ from gpuqueue.model import slurm_variables
 from gpuqueue.model.job_request import JobRequest
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.system import slurm_script
-from gpuqueue.system.command_line import BYTE_ORDER_MARK, SBATCH, SHELLS, UTF_16, StartedFile, first_line_of
+from gpuqueue.system.command_line import BYTE_ORDER_MARK, SBATCH, SHELLS, TASK_ID, UTF_16, StartedFile, first_line_of
 from gpuqueue.text.sanitize import plain
 
 
@@ -31,7 +31,7 @@ def check(
     reader = started.reader or _reader_of(text)
     fault, remark = _line_ends(started, text, reader, "" if request.cwd is None else spec.cwd)
     faults, remarks = [fault], [remark]
-    if SBATCH.encode() in text:
+    if SBATCH.encode() in text or TASK_ID.encode() in text:
         is_read = slurm_variables.MARK in spec.env
         fault, more = slurm_script.judged(
             plain(started.path),
@@ -39,6 +39,7 @@ def check(
             reader=reader if reader in SHELLS else None,
             known={*spec.env, *(("srun", *slurm_variables.names(spec.env)) if is_read else ())},
             is_read=is_read,
+            is_array=spec.array is not None,
         )
         faults.append(fault)
         remarks += more

@@ -8,24 +8,27 @@ The rule for a shell script with ``#SBATCH`` lines: a line that uses ``$SLURM_AR
 refused if it runs in any case: not in a block, a function or a here-document, and not behind ``&&`` or ``||``. Other
 uses are remarks. A use with a default (``${SLURM_ARRAY_TASK_ID:-0}``) is none, and from the first line on that asks
 whether Slurm or this queue is there (``[ -n "$SLURM_JOB_ID" ]``, ``command -v srun``) the author is trusted. No line is
-read more closely than that: a script that is refused by mistake is worse than one that is not.
+read more closely than that: a script that is refused by mistake is worse than one that is not. Without ``#SBATCH``
+lines, only ``$SLURM_ARRAY_TASK_ID`` in an array is refused: its author has typed ``sbatch --array``.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from gpuqueue.model.slurm_variables import DIRECTORY, SAME
+from gpuqueue.system.command_line import TASK_ID
 from gpuqueue.system.sbatch_lines import requested
 from gpuqueue.text.sanitize import plain, short
 
-#: The variable with the index of an array's member. Without it all members do the same.
-TASK_ID = "SLURM_ARRAY_TASK_ID"
 #: Variables of Slurm -> those with the same value here.
 VARIABLES: Mapping[str, str] = {**SAME, DIRECTORY: "PWD"}
 
+#: Uses of something of Slurm, each with its lines.
+_Lines: TypeAlias = dict[str, list[int]]
 _INDEX = VARIABLES[TASK_ID]
 #: Uses for which a script is refused -> what the line does, and what to write.
 _REMEDIES = {
@@ -36,32 +39,22 @@ _REMEDIES = {
 
 
 def judged(
-    name: str, text: str, *, reader: str | None, known: Container[str], is_read: bool
+    name: str, text: str, *, reader: str | None, known: Container[str], is_read: bool, is_array: bool
 ) -> tuple[str | None, list[str]]:
     """Return why the script *name* is refused, or None, and remarks about it.
 
     *reader* is the shell that reads it, None if another program does. *known* are the variables that the job has, and
-    ``srun`` if it is on its PATH. *is_read* says whether the lines for sbatch have been read as options.
+    ``srun`` if it is on its PATH. *is_read* says whether the lines for sbatch have been read as options, *is_array*
+    whether the members of an array run the script.
     """
     lines = [number for number, *_ in requested(text)]
     if not lines:
-        return None, []
+        return (_faults(name, text, _found(text, reader, known)[0], [TASK_ID]) or None) if is_array else None, []
     remarks: list[str] = []
     if not is_read:
         are = "lines are" if len({*lines}) > 1 else "line is"
         remarks.append(f"{name}: its #SBATCH {are} not read here: gpuqueue submit {shlex.quote(name)} reads them")
-    sure: dict[str, list[int]] = {}
-    others: dict[str, list[int]] = {}
-    for number, what, is_sure in _uses(text) if reader is not None else ():
-        if what not in known:
-            (sure if is_sure and what in _REMEDIES else others).setdefault(what, []).append(number)
-    faults = []
-    for what, remedy in _REMEDIES.items():
-        first, *more = dict.fromkeys(sure.get(what, [0]))
-        if first:
-            also = f" (also {_numbers(more)})" if more else ""
-            shown = short(text.split("\n")[first - 1].strip(), 60)
-            faults.append(f"{shown!r} in line {first} of {name}{also} {remedy}")
+    sure, others = _found(text, reader, known)
     perhaps = others.pop("srun", None)
     if perhaps is not None:
         remarks.append(f"warning: {name} may start srun, which only Slurm has ({_numbers(perhaps)})")
@@ -70,7 +63,29 @@ def judged(
         remarks.append(f"warning: {name} calls {_REQUEUE}, which only Slurm has ({_numbers(requeues)}): write exit 75")
     if others:
         remarks.append(f"warning: {name}: gpuqueue does not set {', '.join(map(_variable, others, others.values()))}")
-    return "; ".join(faults) or None, remarks
+    return _faults(name, text, sure, _REMEDIES) or None, remarks
+
+
+def _found(text: str, reader: str | None, known: Container[str]) -> tuple[_Lines, _Lines]:
+    """Return the lines of each use for which a script is refused, and of each other one."""
+    sure: _Lines = {}
+    others: _Lines = {}
+    for number, what, is_sure in _uses(text) if reader is not None else ():
+        if what not in known:
+            (sure if is_sure and what in _REMEDIES else others).setdefault(what, []).append(number)
+    return sure, others
+
+
+def _faults(name: str, text: str, sure: _Lines, kinds: Iterable[str]) -> str:
+    """Return what is wrong with the uses of these *kinds*, in words; empty if there are none."""
+    faults = []
+    for what in kinds:
+        first, *more = dict.fromkeys(sure.get(what, [0]))
+        if first:
+            also = f" (also {_numbers(more)})" if more else ""
+            shown = short(text.split("\n")[first - 1].strip(), 60)
+            faults.append(f"{shown!r} in line {first} of {name}{also} {_REMEDIES[what]}")
+    return "; ".join(faults)
 
 
 def _numbers(lines: Sequence[int]) -> str:

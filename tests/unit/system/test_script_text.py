@@ -12,6 +12,7 @@ import pytest
 from factories import make_spec
 
 from gpuqueue.errors import BadRequest
+from gpuqueue.model.array import Array
 from gpuqueue.model.job_request import JobRequest
 from gpuqueue.system.command_line import MAX_SCRIPT_BYTES, first_line_of, first_part, script_to_judge, started_file
 from gpuqueue.system.script_text import check
@@ -96,10 +97,12 @@ class Judge:
     def __init__(self, directory: Path) -> None:
         self.path = directory / "run it.sh"
 
-    def __call__(self, content: bytes, *argv: str, **asked: Any) -> list[str]:
-        """Return the remarks about a script that *argv* starts; by default it starts itself."""
+    def __call__(self, content: bytes, *argv: str, array: str | None = None, **asked: Any) -> list[str]:
+        """Return the remarks about a script that *argv* starts, for members of *array*; by default it starts itself."""
         self.path.write_bytes(content)
-        spec, notes = make_spec(argv=argv or (f"./{self.path.name}",), cwd=str(self.path.parent)), list[str]()
+        members = None if array is None else Array.parse(array)
+        spec = make_spec(argv=argv or (f"./{self.path.name}",), cwd=str(self.path.parent), array=members)
+        notes: list[str] = []
         judged = script_to_judge(spec)
         if judged is not None:
             check(*judged, spec, JobRequest("", **asked), notes.append)
@@ -187,3 +190,14 @@ def test_the_language_is_that_of_the_program_that_reads_the_script(judge: Judge)
         assert 1 == len(judge(content, *argv, anyway=True))
     for content, argv in ((b"#!/usr/bin/perl\n" + head + use, ()), (head + use, ("python3", judge.path.name))):
         assert 1 == len(judge(content, *argv))
+
+
+def test_the_index_of_slurm_in_an_array_needs_no_lines_for_sbatch(judge: Judge) -> None:
+    """Somebody who typed ``sbatch --array`` has a script without lines: all members would do the same work."""
+    use = b'#!/bin/bash\nsed -n "${SLURM_ARRAY_TASK_ID}p" parameters\n'
+
+    with pytest.raises(BadRequest, match="uses SLURM_ARRAY_TASK_ID, which only Slurm sets"):
+        judge(use, array="0-2")
+    assert [] == judge(use) == judge(use, array="0-2", anyway=True)
+    for harmless in (b"python a.py $SLURM_JOB_ID\n", b"echo ${SLURM_ARRAY_TASK_ID:-$GPUQUEUE_ARRAY_INDEX}\n"):
+        assert [] == judge(b"#!/bin/bash\n" + harmless, array="0-2"), harmless

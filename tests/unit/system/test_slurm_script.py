@@ -14,7 +14,7 @@ HEAD = "#!/bin/bash\n#SBATCH --array=0-3\n"
 
 def verdict(text: str, *, is_shell: bool = True) -> tuple[str, str]:
     """Return the fault and the remarks about a script, empty without any. Its lines have been read."""
-    fault, remarks = judged("job.sh", text, reader="sh" if is_shell else None, known={}, is_read=True)
+    fault, remarks = judged("job.sh", text, reader="sh" if is_shell else None, known={}, is_read=True, is_array=False)
     return fault or "", "; ".join(remarks)
 
 
@@ -158,7 +158,7 @@ def test_other_variables_of_slurm_are_a_remark() -> None:
     remark = "SLURM_SUBMIT_DIR (line 3; here $PWD), SLURM_JOB_ID (line 4; here $GPUQUEUE_JOB_ID)"
     assert ("", f"warning: job.sh: gpuqueue does not set {remark}, SLURM_NTASKS (lines 4-5)") == verdict(text)
     has = {"SLURM_SUBMIT_DIR", "SLURM_NTASKS", "SLURM_JOB_ID"}
-    assert (None, []) == judged("job.sh", text, reader="sh", known=has, is_read=True)
+    assert (None, []) == judged("job.sh", text, reader="sh", known=has, is_read=True, is_array=False)
 
 
 @pytest.mark.parametrize(
