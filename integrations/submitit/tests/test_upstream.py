@@ -36,7 +36,8 @@ def test_the_tests_of_submitit_pass(running_queue: Site, tmp_path: Path) -> None
     assert running_queue is not None
     home = Path(submitit.__file__).parent
     left_out = [f"--deselect={home.name}/{LOCAL}::{name}" for name in NOT_OURS]
-    options = ["-c", os.devnull, f"--rootdir={home.parent}", "-q", "-rA"]
+    # Its environment may be in this repository, whose conftest.py is not for those tests.
+    options = ["-c", os.devnull, f"--rootdir={home.parent}", f"--confcutdir={home}", "-q", "-rA"]
     plugins = ["-p", "in_place_of_local", "-p", "no:schemathesis", "-p", "no:cacheprovider"]
     files = [str(home / each) for each in (LOCAL, *MORE)]
     path = os.pathsep.join([*sys.path, str(Path(__file__).parent)])
