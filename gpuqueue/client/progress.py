@@ -15,7 +15,7 @@ from gpuqueue.model.progress import Progress
 from gpuqueue.system import progress_file
 
 #: Most runs without a pace of their own for which the history is asked at a time.
-MOST_YOUNG = 50
+MAX_YOUNG = 50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +88,7 @@ def with_usual(connection: Connection, jobs: Iterable[Job], progress: Mapping[in
     The median of the runs that lasted as long counts. Where the history has none, or is unreachable, none is known.
     """
     found = dict(progress)
-    young = [job for job in jobs if job.id in found and found[job.id].left_s is None][:MOST_YOUNG]
+    young = [job for job in jobs if job.id in found and found[job.id].left_s is None][:MAX_YOUNG]
     for job, durations_s, elapsed_s in runs_before(connection, young):
         usual = usual_of(durations_s, elapsed_s=elapsed_s)
         if usual is not None:

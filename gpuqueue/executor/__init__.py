@@ -4,6 +4,6 @@ A call is pickled with cloudpickle (extra ``python``) and becomes a job, or a me
 in its directory, the call and its result are files in a directory of the caller. Where the code travels, the call
 travels with it, and the result is a kept file that is fetched.
 
-Start reading at ``executor.py``. ``folder.py`` has the files of one submission, ``inside.py`` what runs in the job,
+Start reading at ``executor.py``. ``submissions.py`` has the files of a submission, ``inside.py`` what runs in the job,
 ``watcher.py`` the thread that waits, and ``task.py`` the decorator.
 """

@@ -33,7 +33,7 @@ from gpuqueue.system.environment import given_variables
 from gpuqueue.text.sanitize import name_of
 
 #: How many of the newest jobs with a key are searched for one whose id was lost with its program.
-MOST_LOST = 1000
+MAX_LOST = 1000
 #: Those that only an array has.
 _OF_ARRAYS = frozenset({"at_once", "max_failures"})
 
@@ -231,7 +231,7 @@ class Executor(concurrent.futures.Executor):
         if submission.about.job is not None:
             return submission
         tags = [str(self._submissions.key)]
-        rows = self._client.history.folded(tags=tags, reverse=True, limit=MOST_LOST)
+        rows = self._client.history.folded(tags=tags, reverse=True, limit=MAX_LOST)
         for job in (*self._client.jobs.list(tags=tags), *(row.record.job for row in rows)):
             if job.spec.waits.dedupe == submission.dedupe:
                 return submission.with_job(job.id)
@@ -292,7 +292,7 @@ def _request(
     words = [function, *(f"{name}={value}" for name, value in values[0].items())]
     if about.is_array:
         given["array"] = f"0-{len(about.names) - 1}"
-        given.setdefault("max_failures", 0)  # who waits for all results would wait for held members
+        given.setdefault("max_failures", 0)  # a program that waits for all results would wait for held ones
     if about.is_array and values[0]:
         limits = {name: given.pop(name) for name in _OF_ARRAYS if given.get(name) is not None}
         limits = {name: validation.count(name, value) for name, value in limits.items()}

@@ -43,7 +43,7 @@ class Future(concurrent.futures.Future[Any]):
         return not self.done() and self._is_active(self.job)
 
     def set_cancelled(self) -> None:
-        """Set the state to cancelled, and wake up who waits."""
+        """Set the state to cancelled, and wake up the threads that wait."""
         with self._condition:
             if not self.done() and super().cancel():
                 self.set_running_or_notify_cancel()

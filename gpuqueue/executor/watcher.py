@@ -79,7 +79,7 @@ class Watcher:
                         self._ended(client, names[str(name)], job)
                 except WaitTimeout:
                     continue
-                except Exception as error:  # noqa: BLE001 - who waits for a result must hear of it
+                except Exception as error:  # noqa: BLE001 - it belongs to the threads that wait for a result
                     for each in futures:
                         self._give_up(each, error)
 

@@ -12,7 +12,7 @@ from gpuqueue.text.units import format_duration
 #: in less.
 LEAST_SHARE = 0.01
 #: A run that goes on shows no more than this: after its last step it still saves, tests or cleans up.
-MOST_SHARE = 0.99
+MAX_SHARE = 0.99
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

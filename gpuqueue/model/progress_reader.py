@@ -17,21 +17,21 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gpuqueue.lazy.imports import pattern
-from gpuqueue.model.progress import LEAST_SHARE, MOST_SHARE, Progress
+from gpuqueue.model.progress import LEAST_SHARE, MAX_SHARE, Progress
 from gpuqueue.text.json_fields import Fields
 from gpuqueue.text.sanitize import ESCAPES
 
 #: Length of the end of a log to read for the progress of an ended run, in bytes. Bars are redrawn many times a minute.
 TAIL_BYTES = 16384
 #: A bar with more other lines than this below it, and not drawn for this many seconds, is over: the job left its loop.
-MOST_BELOW, MOST_SILENT_S = 20, 60.0
+MAX_BELOW, MAX_SILENT_S = 20, 60.0
 #: A bar is the whole if it covers this share of the run's time so far.
 COVERS = 0.5
 #: The pace of the run counts if it was seen for so long, in seconds.
 LEAST_PACE_S = 10.0
 #: A counter that falls by this share of its total, and by one, begins anew. The ranks of one job differ by less.
 _FALL = 0.1
-#: A point of the pace is kept for each further part of the work: so much of all of it, and of what is done.
+#: The reader keeps a point of the pace for each further part of the work: so much of all of it, and of what is done.
 _STEP_OF_ALL, _STEP_OF_DONE = 0.002, 0.05
 #: Most counters that are known at a time, and most characters of a line, of a label and of an unfinished line.
 _MOST_COUNTERS, _MOST_COLUMNS, _MOST_LABEL, _MOST_PENDING = 32, 1000, 40, 8192
@@ -157,7 +157,7 @@ class ProgressReader:
     counters: dict[str, Counter] = field(default_factory=dict)
     #: The number of epochs by arguments or settings, None if it is unknown.
     declared: int | None = None
-    #: The numbers of the first epoch and of the newest one, and whether their total stands beside them.
+    #: The numbers of the first epoch and of the newest one, and whether the output has their total beside them.
     first_epoch: float | None = None
     last_epoch: float = 0.0
     is_total_beside: bool = False
@@ -237,7 +237,7 @@ class ProgressReader:
             lines=fields.whole("lines"),
             draws=fields.whole("draws"),
             whole=whole,
-            share=min(MOST_SHARE, max(0.0, fields.number("share"))),
+            share=min(MAX_SHARE, max(0.0, fields.number("share"))),
             points=[_point(fields, each) for each in fields.each("points")],
             at_s=fields.number("at_s"),
             before_s=fields.number("before_s"),
@@ -358,7 +358,7 @@ class ProgressReader:
                 self.share = 0.0
             self.whole, self.points = whole, []
         if whole is not None:
-            self.share = max(self.share, min(MOST_SHARE, self._share_of(self.counters[whole])))
+            self.share = max(self.share, min(MAX_SHARE, self._share_of(self.counters[whole])))
             self._note_pace(now_s)
 
     def _is_whole(self, counter: Counter, now_s: float) -> bool:
@@ -368,7 +368,7 @@ class ProgressReader:
             return True
         if counter.done == counter.total and (self.lines > counter.lines or self.draws > counter.draws):
             return False
-        if self.lines - counter.lines > MOST_BELOW and now_s - counter.drawn_s > MOST_SILENT_S:
+        if self.lines - counter.lines > MAX_BELOW and now_s - counter.drawn_s > MAX_SILENT_S:
             return False
         return now_s - counter.since_s >= COVERS * now_s
 

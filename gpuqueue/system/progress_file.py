@@ -1,6 +1,6 @@
 """The file in the directory of a run that has its progress, as the worker of the run reads it from the output.
 
-So who looks at the queue reads some bytes for each run, and no log. The file has the rights of the log. Both sides are
+So a command reads some bytes for each run, and no log. The file has the rights of the log. Both sides are
 on one host: times are on its monotonic clock.
 """
 

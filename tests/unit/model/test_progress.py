@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from gpuqueue.errors import Unreadable
-from gpuqueue.model.progress import MOST_SHARE, Progress
+from gpuqueue.model.progress import MAX_SHARE, Progress
 from gpuqueue.model.progress_reader import ProgressReader, progress_of, steps_in
 
 BAR = "{label}{percent:3d}%|####      | {percent}/100 [00:12<00:15,  3.6it/s]"
@@ -188,7 +188,7 @@ def test_the_bar_of_a_trainer_is_the_whole_beside_its_evaluations() -> None:
 @pytest.mark.parametrize(
     ("parts", "share"),
     [
-        ([bar(100)], MOST_SHARE),
+        ([bar(100)], MAX_SHARE),
         ([bar(100) + "\nsaving the model\n"], None),
         ([bar(45) + "\nval loss 0.3\n"], 0.45),
         ([bar(45) + "\n", *["out of the loop\n"] * 70], None),
@@ -212,7 +212,7 @@ def test_epochs_within_folds_are_parts() -> None:
     epochs = [f"epoch {number}/3 loss 0.1\n" for number in (1, 2, 3)]
     assert None is shares([*epochs, *epochs])[-1]
     found = shares(["fold 1/2\n", *epochs, "fold 2/2\n", *epochs])
-    assert [0, 0.167, 0.333, 0.5, 0.5, 0.667, 0.833, MOST_SHARE] == found
+    assert [0, 0.167, 0.333, 0.5, 0.5, 0.667, 0.833, MAX_SHARE] == found
 
 
 def test_a_rank_that_is_behind_changes_nothing() -> None:
@@ -300,7 +300,7 @@ def test_the_output_of_real_programs_is_read(output: Path, pieces: int) -> None:
     known = [(at, each.share) for at, each in found if each is not None]
     shares = [share for _, share in known]
     assert sorted(shares) == shares
-    assert MOST_SHARE == shares[-1]
+    assert MAX_SHARE == shares[-1]
     if output.name not in {"lightning.pipe", "rich.pipe"}:  # these have their bars at the end only
         assert len(known) >= 0.6 * len(found)
         assert all(abs(share - at) < 0.4 for at, share in known)
@@ -338,7 +338,7 @@ def test_progress_never_falls_and_never_runs_ahead(training: tuple[int, list[tup
         found = reader.progress(float(at))
         if found is None:
             continue
-        assert last <= found.share <= min(MOST_SHARE, piece[-1][0] / epochs) + 1e-9
+        assert last <= found.share <= min(MAX_SHARE, piece[-1][0] / epochs) + 1e-9
         last = found.share
 
 
@@ -351,7 +351,7 @@ def test_any_output_is_read(pieces: list[bytes]) -> None:
     for number, piece in enumerate(pieces):
         reader.feed(piece, float(number), is_cut=number % 7 == 6)
         found = reader.progress(float(number))
-        assert found is None or 0 <= found.share <= MOST_SHARE
+        assert found is None or 0 <= found.share <= MAX_SHARE
     assert ProgressReader.from_plain(json.loads(json.dumps(reader.to_plain()))).whole == reader.whole
 
 
