@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuqueue.learning.rule import SEVERAL, Learned, is_worth_less
+from gpuqueue.learning.rule import Learned, is_worth_less
 from gpuqueue.learning.signature import Lesson
 from gpuqueue.model.mem_source import Signature
 from gpuqueue.text.sanitize import plain, short
@@ -37,15 +37,16 @@ def suggestion(asked_bytes: int, lesson: Lesson, room_bytes: int | None = None) 
     if asked_bytes < max(found.high_bytes or 0, found.least_bytes or 0):
         advice = f"{would_do} would do" if is_there else f"and {NO_DEVICE}"
         return f"asking {asked}, but {_used(lesson)}: the job may die, {advice}"
-    if is_worth_less(asked_bytes, would_do_bytes) and found.peaks >= SEVERAL:
+    if lesson.advises_less and is_worth_less(asked_bytes, would_do_bytes):
         return f"{_peaked(lesson)}: {would_do} would do; asking {asked}"
     return None
 
 
 def reason_for(mem_bytes: int, lesson: Lesson) -> str:
-    """Return what the request *mem_bytes* follows from, which may have room for two thirds of the runs."""
-    has_room_for_all = mem_bytes >= (lesson.learned.high_bytes or 0)
-    return reason(lesson) if has_room_for_all else f"{reason(lesson)}; {FOR_MOST}"
+    """Return what the request *mem_bytes* follows from, with a remark if it has no room for the largest peak."""
+    if mem_bytes >= (lesson.learned.high_bytes or 0):
+        return reason(lesson)
+    return f"{reason(lesson)}; {NO_DEVICE if lesson.learned.first_bytes is None else FOR_MOST}"
 
 
 def reason(lesson: Lesson) -> str:
@@ -63,8 +64,10 @@ def _used(lesson: Lesson) -> str:
     found = lesson.learned
     if found.least_bytes is None or (found.high_bytes is not None and found.least_bytes <= found.high_bytes):
         return _peaked(lesson)
-    runs = _last(found.runs, lesson)
-    return f"{runs} needed at least {format_bytes(found.least_bytes)}" if found.least_bytes else f"{runs} {HELD_NONE}"
+    if not found.least_bytes:
+        return f"{_last(found.runs, lesson)} {HELD_NONE}"
+    one = "" if found.runs == 1 else "one of "  # each of the others may have needed less
+    return f"{one}{_last(found.runs, lesson)} needed at least {format_bytes(found.least_bytes)}"
 
 
 def _peaked(lesson: Lesson) -> str:
@@ -80,7 +83,8 @@ def _on(line: Line, runs: int) -> str:
     """Return what a line says: ``9 runs with batch-size 16 to 64 peaked at 1.2G + 40M x batch-size, 6.2G for 128``."""
     name = line.argument
     name = f"argument {int(name[1:]) + 1}" if name.startswith("#") else short(plain(name), 40)
-    formula = f"{format_bytes(line.base_bytes)} + {format_bytes(round(line.step_bytes))} x {name}"
+    base = f"{format_bytes(line.base_bytes)} + " if line.base_bytes else ""
+    formula = f"{base}{format_bytes(round(line.step_bytes))} x {name}"
     text = f"{runs} runs with {name} {line.low:g} to {line.high:g} peaked at {formula}"
     far = f", which is more than twice {line.high:g}" if line.is_far else ""
     return f"{text}, {format_bytes(line.predicted_bytes)} for {line.value:g}{far}"

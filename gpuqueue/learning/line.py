@@ -1,7 +1,8 @@
 """Fits the peaks of earlier runs to a line of one numeric argument, such as a batch size. Pure.
 
 The line has the least squares of its relative errors over the mean peak of each value. It counts if at least three
-values have runs, if it rises from zero bytes or more, and if its median error is below 5 %. Each run is then moved
+values have runs, of which the largest is at least 1.5 times the smallest, if it rises from zero bytes or more, and if
+its median error is below 5 %. Between values that are closer, any peaks are as close to a line. Each run is then moved
 along the line to the value of the job, and the usual rule takes the largest of them with the usual margin: a run above
 the line stays above it.
 """
@@ -14,8 +15,9 @@ from dataclasses import replace
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.learning.past_run import PastRun, Proof
 
-#: The least number of values of the argument, and the median of the relative errors from which on it is no line.
-LEAST_VALUES, MAX_ERROR = 3, 0.05
+#: The least number of values of the argument, the least ratio of the largest to the smallest, and the median of the
+#: relative errors from which on it is no line.
+LEAST_VALUES, LEAST_SPAN, MAX_ERROR = 3, 1.5, 0.05
 #: No argument from here on counts as a number, and no run is moved beyond these bytes: more than any device has.
 MAX_NUMBER, MAX_BYTES = 1e12, 2**50
 #: The largest multiple of the largest value with runs up to which a line needs no remark.
@@ -93,7 +95,7 @@ def _fitted(name: str, value: float, runs: Iterable[tuple[PastRun, float]]) -> L
     for run, number in runs:
         if run.proof is Proof.PEAK and run.bytes:
             peaks.setdefault(number, []).append(run.bytes)
-    if len(peaks) < LEAST_VALUES:
+    if len(peaks) < LEAST_VALUES or max(peaks) < LEAST_SPAN * min(peaks):
         return None
     points = [(number, sum(sizes) / len(sizes)) for number, sizes in peaks.items()]
     base, step = _least_squares(points)
@@ -134,9 +136,12 @@ def _least_squares(points: Sequence[tuple[float, float]]) -> tuple[float, float]
 def _moved(line: Line, run: PastRun, value: float) -> PastRun | None:
     """Return *run* as it would be at the value of the job. None if it says nothing about that.
 
-    A lower bound and a lack of memory also hold for larger values.
+    A lower bound and a lack of memory also hold for larger values. A lack of memory that the line foretells says no
+    more than the line.
     """
+    there = line.at(value)
     if run.proof is Proof.PEAK:
-        there = line.at(value)
         return replace(run, bytes=min(MAX_BYTES, round(run.bytes * line.at(line.value) / there))) if there else None
-    return run if run.proof in {Proof.DIED, Proof.AT_LEAST} and value <= line.value else None
+    is_bound = run.proof in {Proof.AT_LEAST, Proof.PARTIAL}
+    is_new = is_bound or (run.proof is Proof.DIED and run.bytes > there)
+    return run if is_new and value <= line.value else None

@@ -117,7 +117,8 @@ def learned(
     at_least = [run.bytes for run in counted if run.proof in {Proof.AT_LEAST, Proof.PARTIAL}]
     high = max(peaks, default=0)
     bounds = {proof: _largest(counted, proof) for proof in (Proof.CAPPED, Proof.DIED)}
-    died = bounds[Proof.DIED] if bounds[Proof.DIED] >= high else 0  # a larger peak has shown more
+    has_shown_more = bounds[Proof.DIED] < high and not is_moved  # a larger peak that was seen
+    died = 0 if has_shown_more else bounds[Proof.DIED]
     seen = max(0 if is_moved else high, *at_least, bounds[Proof.CAPPED], died)
     need = max(
         with_margin(peaks),

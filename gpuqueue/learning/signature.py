@@ -97,6 +97,13 @@ class Lesson:
         """Return whether at least three runs with the same arguments were measured well."""
         return self.learned.peaks >= SEVERAL and self.signature not in {Signature.LINE, Signature.SCRIPT}
 
+    @property
+    def advises_less(self) -> bool:
+        """Return whether a smaller request may be advised: not by arguments of other jobs that moved the peak."""
+        low, high = self.learned.low_bytes or 0, self.learned.high_bytes or 0
+        is_known = self.signature is not Signature.SCRIPT or high <= STILL * low
+        return self.learned.peaks >= SEVERAL and is_known
+
 
 @dataclass(frozen=True, slots=True)
 class Level:
@@ -138,10 +145,12 @@ def evidence(
         shown = sum(map(shows, used))
         if shown >= SEVERAL or (shown and level.signature in last_resorts):
             break
+        if level.line is not None:  # its runs contain all that came before, as far as they say more than the line
+            return level
         known = {id(run) for run in used}
         more = [run for run in level.runs if id(run) not in known]
         if more:
-            coarsest = Level(level.signature, [*used, *more], level.line, is_mixed=bool(used))
+            coarsest = Level(level.signature, [*used, *more], is_mixed=bool(used))
             used = [*used, *more]
     return coarsest
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuqueue.learning.advice import reason, suggestion
+from gpuqueue.learning.advice import reason, reason_for, suggestion
 from gpuqueue.learning.line import MAX_BYTES, number_of
 from gpuqueue.learning.past_run import PastRun, Proof
 from gpuqueue.learning.rule import rounded_up, with_margin
@@ -119,8 +119,9 @@ def test_other_arguments_that_move_the_peak_must_agree() -> None:
         {16: 1, 32: 4, 64: 16},
         {16: 2, 32: 8, 64: 3},
         {16: 8, 32: 6, 64: 4},
+        {40: 5, 42: 5.3, 46: 5.6},
     ],
-    ids=["two values", "quadratic", "up and down", "falling"],
+    ids=["two values", "quadratic", "up and down", "falling", "close values"],
 )
 def test_other_peaks_are_on_no_line(peaks: dict[int, float]) -> None:
     """The number is that of all runs of the script, as without a line."""
@@ -145,6 +146,41 @@ def test_a_lack_of_memory_with_a_smaller_value_counts() -> None:
 
     assert 24 * GIB == lesson("--batch-size 128", *of_batches(16, 32, 64), died).learned.mem_bytes
     assert "7.1G" == format_bytes(lesson("--batch-size 128", *of_batches(16, 32, 64), larger).learned.mem_bytes)
+
+
+def test_a_lack_of_memory_that_the_line_foretells_says_no_more_than_the_line() -> None:
+    """A batch of 64 needs 3.7G, so that it died with 3G is no news. That it died with 5G is, though 128 needs 6.2G."""
+    foretold, new = (a_run("--batch-size 64", had * GIB, proof=Proof.DIED) for had in (3, 5))
+    own = a_run("--batch-size 128", 4 * GIB, proof=Proof.DIED)
+
+    for died, size in ((foretold, "7.1G"), (own, "7.1G"), (new, "10G")):
+        assert size == format_bytes(lesson("--batch-size 128", died, *of_batches(16, 32, 64)).learned.mem_bytes)
+
+
+def test_a_lower_bound_with_a_smaller_value_counts() -> None:
+    """A peak with a gap holds for a larger value too."""
+    for proof in (Proof.AT_LEAST, Proof.PARTIAL):
+        bound = a_run("--batch-size 96", 12 * GIB, proof=proof)
+        assert 12 * GIB == lesson("--batch-size 128", bound, *of_batches(16, 32, 64)).learned.least_bytes
+
+
+def test_runs_whose_peaks_other_arguments_moved_advise_no_smaller_request() -> None:
+    """Regression: peaks of lengths 128 to 512 rise by the square, and a job of 1024 was told that 4.3G would do."""
+    runs = [a_run(f"--seq {length}", (length / 256) ** 2 * GIB) for length in (128, 256, 512)]
+    still = [a_run(f"--seq {length} --to {length}", 5 * GIB) for length in (1, 2, 4)]
+
+    assert suggestion(12 * GIB, lesson("--seq 1024", *runs)) is None
+    assert "would do" in (suggestion(12 * GIB, lesson("--seq 8 --to 9 --x", *still)) or "")
+
+
+def test_a_line_that_no_device_has_room_for_says_so() -> None:
+    """Regression: it said that two thirds of the runs fit. And no line begins with 0 bytes."""
+    known = lesson("--batch 64", *[a_run(f"--batch {batch}", batch * GIB, room_bytes=24 * GIB) for batch in (1, 2, 4)])
+
+    assert reason_for(known.learned.mem_bytes, known) == (
+        "3 runs with batch 1 to 4 peaked at 1G x batch, 64G for 64, which is more than twice 4; "
+        "no device that the job may use gives enough"
+    )
 
 
 def test_a_line_is_not_sure_enough_for_a_default() -> None:

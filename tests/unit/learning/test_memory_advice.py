@@ -85,7 +85,7 @@ def test_a_line_says_if_the_arguments_were_others() -> None:
         (Proof.PEAK, "the last 2 runs peaked at 5G to 6G"),
         (Proof.DIED, "a run ran out of memory with 6G"),
         (Proof.CAPPED, "the last 2 runs filled 6G and did not need more"),
-        (Proof.AT_LEAST, "the last 2 runs needed at least 6G"),
+        (Proof.AT_LEAST, "one of the last 2 runs needed at least 6G"),
     ],
 )
 def test_a_learned_number_has_a_reason(proof: Proof, words: str) -> None:
