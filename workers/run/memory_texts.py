@@ -43,22 +43,52 @@ _OF_DEVICES: tuple[tuple[str, bytes], ...] = (
     ("ONNX Runtime 1.9 to 1.19", rb"Failed to allocate memory for requested buffer of size \d"),
     ("PaddlePaddle 1.8 to 2.6", rb"Out of memory error on GPU \d"),
     ("rmm 0.9 to 24.02", rb"\bbad_alloc: (?:out_of_memory: )?(?:CUDA error|RMM failure)|RMM_ERROR_OUT_OF_MEMORY"),
-    ("TensorRT 8", rb"Cuda Runtime \(out of memory\)"),
+    (
+        "TensorRT 8 and 10",
+        rb"Cuda Runtime \(out of memory\)|Error Code 2: OutOfMemory \((?:no further information|Requested size)",
+    ),
     ("LightGBM 4", rb"\[CUDA\] out of memory"),
     ("bitsandbytes 0.41", rb"\bError out of memory at line \d+ in file"),
     ("CUDA.jl 5", rb"\bOut of GPU memory trying to allocate"),
+    ("Triton 2 and 3", rb"Triton Error \[(?:CUDA|HIP)\]: out of memory"),
+    (
+        "vLLM 0.8 to 0.11",
+        (
+            rb"Error: No available memory for the cache blocks"
+            rb"|Error: Free memory on device [^\n]{1,80} is less than desired GPU memory utilization"
+        ),
+    ),
+    ("XGBoost 1.4 to 3.0", rb"\bMemory allocation error on worker \d+: "),
+    (
+        "RELION 2 to 5",
+        (
+            rb"\b(?:[Cc]uda|Hip)CustomAllocator out of memory|You ran out of memory on the GPU"
+            rb"|ERROR: out of memory in [^\n]{1,200} \(error-code 2\)"
+        ),
+    ),
+    (
+        "Cycles of Blender 2.7 to 4.1",
+        rb"System is out of GPU (?:memory|and shared host memory)|Out of memory in cu[A-Z]\w+\(",
+    ),
+    ("Vulkan in llama.cpp b2100 and later", rb"\bErrorOutOfDeviceMemory\b|VK_ERROR_OUT_OF_DEVICE_MEMORY"),
+    ("OpenCL 1.2", rb"CL_MEM_OBJECT_ALLOCATION_FAILURE"),
 )
 #: The texts of error 2 of CUDA's runtime and driver, as programs print it. An allocation of pinned host memory that
 #: fails has the same error.
 _OF_CUDA = re.compile(
     rb"CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|hipErrorOutOfMemory"
     # NCCL 2.20, gpuErrchk, CTranslate2 2.11, faiss 1.7, PyCUDA 2022, GROMACS 2023, Caffe 1.0
+    # Mitsuba 2, hashcat 6
+    rb"|\bcu(?:da_m|Mem)\w*\(\): out of memory"
+    # tinygrad 0.9, spconv 2
+    rb"|(?i:\bcuda (?:failed with )?error 2,? out of memory)"
     rb"|(?i:(?:\bcuda|\bgpu|\bhip|\bcumem)[^\n]{0,120}?(?:error|fail|assert|success)[^\n]{0,120}?"
     rb"(?:[:'\"(\])]\s{0,3}|(?<=error )|(?<=failed )|(?<=failure ))out of memory\b(?!: ?\d))"
 )
 #: What an allocation of host memory has near its error.
 _ON_HOST = re.compile(
-    rb"pin[_ ]memory(?!\s*=)|[Pp]inned[_ ](?:host )?memory|PinnedMemory|CUDAPinned|CachingHostAllocator"
+    rb"pin[_ ]memory(?![\"']?\s*[=:])|(?m:^ +File \"[^\n]+\n +[^\n]*\bpin_memory=True)"
+    rb"|[Pp]inned[_ ](?:host )?memory|PinnedMemory|CUDAPinned|CachingHostAllocator"
     rb"|DefaultCPUAllocator|(?:cuda|hip)Host(?:Alloc|Malloc|Register)|cudaMallocHost|[Hh]ostAlloc\b"
     rb"|cuMem(?:HostAlloc|AllocHost|HostRegister)|bytes on host|CUDA host alloc"
 )

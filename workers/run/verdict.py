@@ -40,8 +40,8 @@ TAIL_BYTES = 64 * 1024
 #: is not in a traceback, and the most characters of it in a note. A script prints a line or two before it exits with 0;
 #: torchrun prints a summary.
 MAX_AFTER, MAX_LAST, MAX_ERROR = 3, 40, 120
-#: Colours, and the names of processes that torchrun puts before each line.
-_DECORATION = re.compile(rb"\x1b\[[0-9;]*m|^\[[a-z]+[0-9]+\]: ?", re.MULTILINE)
+#: Colours, and the names of processes that torchrun, vLLM and Ray put before each line.
+_DECORATION = re.compile(rb"\x1b\[[0-9;]*m|^\[[a-z]+[0-9]+\]: ?|^\(\w+ pid=\d+(?:, ip=[\d.]+)?\) ?", re.MULTILINE)
 #: The last line of a traceback of Python, how the lines before it begin (also in a box of rich), what precedes one
 #: after which the program goes on, and the errors that have no traceback.
 _EXCEPTION = re.compile(rb"[A-Za-z_][\w.]*(?::(?: .*)?)?")
@@ -58,6 +58,7 @@ _CONSEQUENCE = re.compile(
     rb"|Dist(?:Backend|Network)Error|ConnectionResetError|EOFError|[Cc]onnection (?:closed|reset) by peer"
     rb"|KeyboardInterrupt|SystemExit|exited unexpectedly|died unexpectedly|remote process exited"
     rb"|[Ff]ailed to (?:load|create|initiali[sz]e)|[Cc]ould not (?:load|create|initiali[sz]e)"
+    rb"|initialization failed\. See root cause above"
 )
 _OF_SYNTAX = (b"SyntaxError: ", b"IndentationError: ", b"TabError: ")
 #: A line that is no text of its own: it is indented, has no word, or is a number in the summary of torchrun.

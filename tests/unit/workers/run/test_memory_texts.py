@@ -65,6 +65,33 @@ TEXTS = [
     ("rmm", "MemoryError: std::bad_alloc: out_of_memory: CUDA error at: /rmm/mr/device/cuda_memory_resource.hpp"),
     ("rmm", "MemoryError: std::bad_alloc: RMM failure at: pool_memory_resource.hpp:179: Maximum pool size exceeded"),
     ("TensorRT", "[E] [defaultAllocator.cpp::allocate::19] Error Code 1: Cuda Runtime (out of memory)"),
+    (
+        "TensorRT",
+        (
+            "[E] [virtualMemoryBuffer.cpp::nvinfer1::StdVirtualMemoryBufferImpl::resizePhysical::154] Error Code 2: "
+            "OutOfMemory (Requested size was 3356491776 bytes.)"
+        ),
+    ),
+    ("TensorRT", "[TRT] [E] 2: [virtualMemoryBuffer.cpp::145] Error Code 2: OutOfMemory (no further information)"),
+    ("Triton", "RuntimeError: Triton Error [CUDA]: out of memory"),
+    ("vLLM", "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when"),
+    (
+        "vLLM",
+        (
+            "(EngineCore_DP0 pid=17374) ERROR 09-28 15:47:24 [core.py:718] ValueError: Free memory on device (3.22/4.0 "
+            "GiB) on startup is less than desired GPU memory utilization (0.9, 3.6 GiB). Decrease GPU memory"
+        ),
+    ),
+    (
+        "XGBoost",
+        "xgboost.core.XGBoostError: device_helpers.cuh:414: Memory allocation error on worker 0: std::bad_alloc: ",
+    ),
+    ("RELION", "ERROR: CudaCustomAllocator out of memory\n [requestedSpace: 340660736 B]"),
+    ("RELION", "ERROR: out of memory in /sw/relion/src/acc/cuda/custom_allocator.cuh at line 435 (error-code 2)"),
+    ("Cycles", "System is out of GPU and shared host memory"),
+    ("Cycles", "Out of memory in cuStreamCreate(&cuda_stream_, CU_STREAM_NON_BLOCKING) (cycles/device/cuda/queue.cpp"),
+    ("Vulkan", "ggml_vulkan: vk::Device::allocateMemory: ErrorOutOfDeviceMemory"),
+    ("OpenCL", "clCreateBuffer(): CL_MEM_OBJECT_ALLOCATION_FAILURE"),
     ("LightGBM", "[LightGBM] [Fatal] [CUDA] out of memory /src/cuda/cuda_utils.cpp 38"),
     ("bitsandbytes", "Error out of memory at line 380 in file /mmfs1/bitsandbytes/csrc/ops.cu"),
     ("CUDA.jl", "ERROR: Out of GPU memory trying to allocate 8.000 GiB"),
@@ -78,6 +105,10 @@ TEXTS = [
     ("CUDA 12", "[TRT] safeRuntime.cpp (25) - Cuda Error in allocate: 2 (out of memory)"),
     ("CUDA 12", "pycuda._driver.MemoryError: cuMemAlloc failed: out of memory"),
     ("CUDA 12", "Check failed: error == cudaSuccess (2 vs. 0)  out of memory"),
+    ("CUDA 12", "RuntimeError: CUDA Error 2, out of memory"),
+    ("CUDA 12", "RuntimeError: TensorStorage tensor.h 168\ncuda failed with error 2 out of memory. use CUDA_LAUNCH_"),
+    ("CUDA 12", "Caught a critical exception: cuda_malloc(): out of memory!"),
+    ("CUDA 12", "RuntimeError: cuda runtime error (2) : out of memory at THCTensorRandom.cu:25"),
     ("CUDA 12", "StandardGpuResources: alloc fail type FlatData dev 0 (cudaMalloc error out of memory [2])"),
 ]
 
@@ -115,6 +146,7 @@ def test_each_text_of_the_table_has_a_real_example() -> None:
             "indicates that this is not a failure, but this may mean that there could be performance gains"
         ),
         "cuda errors: 0, out of memory: 0, retries: 3",
+        "the OpenCL tests of error 2, out of memory, passed",
         "GPU failures: 0 (out of memory: 0)",
         "MemoryError: std::bad_alloc",
         "Unable to allocate 74.5 GiB for an array with shape (100000, 100000)",
@@ -147,6 +179,10 @@ def test_an_ordinary_line_and_host_memory_are_no_such_text(line: str) -> None:
             '  File "runtime.pyx", line 146, in check\nCUDARuntimeError: cudaErrorMemoryAllocation: out of memory'
         ),
         "cuda_driver.cc:802] failed to alloc 34359738368 bytes on host: CUDA_ERROR_OUT_OF_MEMORY: out of memory",
+        (
+            '  File "train.py", line 9, in <module>\n    x = torch.empty(2**40, pin_memory=True)\n'
+            "        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\ntorch.AcceleratorError: CUDA error: out of memory"
+        ),
         "pycuda._driver.MemoryError: cuMemHostAlloc failed: out of memory",
         "CUDA error: cudaMallocHost(&p, n) failed: out of memory",
     ],
@@ -159,7 +195,8 @@ def test_pinned_host_memory_is_no_memory_of_a_device(text: str) -> None:
 
 def test_a_setting_about_pinned_memory_hides_no_lack_of_device_memory() -> None:
     """Scripts print their arguments, and a line far above the error has nothing to do with it."""
-    for before in ("Namespace(pin_memory=True)\n", "pin_memory\n" + "epoch\n" * 9):
+    settings = "Namespace(pin_memory=True)", "  pin_memory: True", "{'pin_memory': True}", '"pin_memory": true,'
+    for before in (*(f"{setting}\n" for setting in settings), "pin_memory\n" + "epoch\n" * 9):
         assert framework_that_lacks((before + "RuntimeError: CUDA error: out of memory").encode()) is not None
 
 

@@ -116,6 +116,8 @@ def test_an_error_that_was_caught_is_not_the_cause_of_another_one(log: str) -> N
         OOM + CAUSED + KEY,
         OOM + ending_with("subprocess.CalledProcessError: Command '['python']' returned 1"),
         OOM + ending_with("torch.distributed.DistBackendError: NCCL error: remote"),
+        OOM + ending_with("RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s)"),
+        "".join(f"(EngineCore_DP0 pid=17) {line}\n" for line in OOM.splitlines()) + "(APIServer pid=7) bye\n" * 60,
         OOM + "Exception ignored in: <function f>\n" + KEY,
         OOM + "Exception in thread Thread-3 (_pin_memory_loop):\n" + KEY,
         OOM + "frame of C++\n" * 60,
