@@ -13,11 +13,15 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 from gpuqueue.model.job_spec import COMMIT, MAX_BRANCH, Checkout
 
 #: Time limit of ``git status``, in seconds from its start. In a new clone it reads all files: 0.2 s for two thousand.
 DIRTY_S = 1.0
+#: For how long an answer of git serves further submits of this process with the same commit, in seconds. A program that
+#: submits many jobs asks git once a second, and nobody edits a file that quickly.
+FRESH_S = 1.0
 #: Most bytes to read of one of git's files. Only a packed-refs file of a huge repository can be longer.
 MOST_BYTES = 4 * 1024 * 1024
 #: Most symbolic references to follow from HEAD.
@@ -33,21 +37,36 @@ _STATUS = (
 
 
 class CheckoutReader:
-    """Reads the checkout of *directory* and starts ``git status`` in the background. It never raises."""
+    """Reads the checkout of *directory* and starts ``git status`` in the background. It never raises.
+
+    An answer of git is used again for ``FRESH_S`` in the same process, for the same working tree and commit.
+    """
+
+    #: The newest answer of git, the time at which it was asked for, and the working tree and commit that it is for.
+    _newest: ClassVar[tuple[tuple[Path, str], float, bool] | None] = None
 
     def __init__(self, directory: Path) -> None:
         self._asked: _StatusProcess | None = None
+        self._dirty: bool | None = None
         found = next(_repositories(directory), None)
         self._commit, self._branch = _head(found[1]) if found is not None else (None, None)
-        if found is not None and self._commit is not None:
+        if found is None or self._commit is None:
+            return
+        self._of, self._at_s, newest = (found[0], self._commit), time.monotonic(), CheckoutReader._newest
+        if newest is not None and newest[0] == self._of and self._at_s < newest[1] + FRESH_S:
+            self._dirty = newest[2]
+        else:
             self._asked = _StatusProcess(found[0])
 
     def seen(self) -> Checkout | None:
         """Return the checkout, or None if there is none. Waits for git until its time limit."""
         if self._commit is None:
             return None
-        dirty = self._asked.answer() if self._asked is not None else None
-        return Checkout(commit=self._commit, branch=self._branch, dirty=dirty)
+        if self._asked is not None:
+            self._dirty = self._asked.answer()
+            if self._dirty is not None:
+                CheckoutReader._newest = self._of, self._at_s, self._dirty
+        return Checkout(commit=self._commit, branch=self._branch, dirty=self._dirty)
 
 
 def work_tree_of(directory: Path) -> Path | None:
