@@ -1,4 +1,7 @@
-"""Sessions of browsers, and the one-time codes that begin them. In memory: a restart of the service signs all out.
+"""Sessions of browsers, and the one-time codes that begin them.
+
+The sessions are in memory, and in a file of the service's account, so that a restart of the service signs nobody out.
+The file has no secret: who reads it can use no session. The codes are in memory alone.
 
 The secret of a session has two parts: a browser keeps one in a cookie, which it sends to all ports of the host, and the
 page keeps the other one in a storage that only its origin reads, port included. Neither part proves anything alone.
@@ -10,14 +13,24 @@ what it may do is looked up again at each request, so that a revoked token ends 
 from __future__ import annotations
 
 import hashlib
+import json
+import logging
 import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from gpuqueue.clock import Clock, SystemClock
+from gpuqueue.codec.wire import from_plain, to_stored
+from gpuqueue.errors import Unreadable
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.system.ownership import write_whole
+from gpuqueue.system.safe_open import read_small
+from gpuqueue.text.json_fields import loaded
+
+log = logging.getLogger(__name__)
 
 #: How long a one-time code can be used, to sign in or for a download, in seconds.
 CODE_S = 60.0
@@ -27,6 +40,9 @@ IDLE_S, LONGEST_S = 12 * 3600.0, 7 * 86400.0
 MOST_CODES, MOST_SESSIONS = 10, 20
 #: Most codes, and most sessions, of all accounts.
 MOST = 5000
+#: How often the last uses of sessions are written, in seconds, and how far in the future a session may have begun:
+#: clocks are corrected.
+SAVE_S, CORRECTED_S = 600.0, 60.0
 _SECRET_BYTES = 32
 
 
@@ -49,6 +65,8 @@ class NewSession:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
+    """A code, by the monotonic clock, or a session, by the wall clock, which a restart does not change."""
+
     proof: Proof
     begun_s: float
     used_s: float
@@ -58,13 +76,19 @@ class _Entry:
 
 
 class BrowserSessions:
-    """Codes and sessions, by the SHA-256 of their secrets, which is the id of a session. Threads may share it."""
+    """Codes and sessions, by the SHA-256 of their secrets, which is the id of a session. Threads may share it.
 
-    def __init__(self, clock: Clock | None = None) -> None:
+    The sessions are kept in the file *path*, whose directory only this account can write. Without it they end with this
+    process, and so they do if the file cannot be written, which is logged.
+    """
+
+    def __init__(self, clock: Clock | None = None, path: Path | None = None) -> None:
         self._clock = clock or SystemClock()
+        self._path = path
+        self._saved_s = self._now_s()
         self._lock = threading.Lock()
         self._codes: OrderedDict[str, _Entry] = OrderedDict()
-        self._sessions: OrderedDict[str, _Entry] = OrderedDict()
+        self._sessions = OrderedDict[str, _Entry]() if path is None else _read(path)
         self._downloads: OrderedDict[str, _Entry] = OrderedDict()
 
     def new_code(self, proof: Proof) -> str:
@@ -80,27 +104,33 @@ class BrowserSessions:
 
     def begin(self, proof: Proof) -> NewSession:
         """Begin a session, and return its secret, which the browser keeps."""
-        made = NewSession(secrets.token_urlsafe(_SECRET_BYTES), secrets.token_urlsafe(_SECRET_BYTES))
-        self._add(self._sessions, session_id(made.cookie, made.key), self._entry(proof), MOST_SESSIONS)
+        made, now_s = NewSession(*(secrets.token_urlsafe(_SECRET_BYTES) for _ in range(2))), self._now_s()
+        self._add(self._sessions, session_id(made.cookie, made.key), _Entry(proof, now_s, now_s), MOST_SESSIONS)
+        self._save()
         return made
 
     def proof_of(self, session: str) -> Proof | None:
         """Return the proof of the session with this id if it goes on, else None. The use is noted."""
-        now_s = self._clock.monotonic_s()
+        now_s = self._now_s()
         with self._lock:
             found = self._sessions.get(session)
             if found is None:
                 return None
-            if now_s - found.used_s > IDLE_S or now_s - found.begun_s > LONGEST_S:
+            is_over = now_s - found.used_s > IDLE_S or not -CORRECTED_S <= now_s - found.begun_s <= LONGEST_S
+            if is_over:
                 del self._sessions[session]
-                return None
-            self._sessions[session] = replace(found, used_s=now_s)
-        return found.proof
+            else:
+                self._sessions[session] = replace(found, used_s=now_s)
+        if is_over or abs(now_s - self._saved_s) >= SAVE_S:
+            self._save()
+        return None if is_over else found.proof
 
     def end(self, session: str) -> None:
         """End the session with this id. An unknown one is none."""
         with self._lock:
-            self._sessions.pop(session, None)
+            found = self._sessions.pop(session, None)
+        if found is not None:
+            self._save()
 
     def new_download(self, session: str, target: str) -> str | None:
         """Return a new code with which the session downloads *target* once, within CODE_S; None if it has ended."""
@@ -131,9 +161,39 @@ class BrowserSessions:
                 entries.popitem(last=False)
             entries[key] = made
 
+    def _now_s(self) -> float:
+        return self._clock.now().timestamp()
+
+    def _save(self) -> None:
+        """Write all sessions to the file."""
+        if self._path is None:
+            return
+        with self._lock:
+            self._saved_s = self._now_s()
+            sessions = {key: to_stored(each) for key, each in self._sessions.items()}
+            try:
+                write_whole(self._path, json.dumps({"sessions": sessions}))
+            except OSError as error:
+                log.warning("browsers sign in again after a restart: %s cannot be written: %s", self._path, error)
+
     def _entry(self, proof: Proof, session: str = "", target: str = "") -> _Entry:
         now_s = self._clock.monotonic_s()
         return _Entry(proof, now_s, now_s, session, target)
+
+
+def _read(path: Path) -> OrderedDict[str, _Entry]:
+    """Return the sessions in a file of :class:`BrowserSessions`; none if it is missing or cannot be read."""
+    sessions = OrderedDict[str, _Entry]()
+    try:
+        plain = loaded(read_small(path), "the sessions of browsers").below("sessions", "the sessions of browsers")
+        for key, each in plain.whole_object().items():
+            sessions[key] = from_plain(_Entry, each, "a session of a browser")
+    except FileNotFoundError:
+        pass
+    except (OSError, Unreadable) as error:
+        log.warning("browsers sign in again: %s cannot be read: %s", path, error)
+        sessions.clear()
+    return sessions
 
 
 def _of(entries: OrderedDict[str, _Entry], proof: Proof) -> Iterator[str]:

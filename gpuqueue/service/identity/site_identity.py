@@ -131,7 +131,7 @@ class SiteIdentity:
             bytes_per_account=BYTES_PER_ACCOUNT,
             burst_bytes=BURST_BYTES,
         )
-        self._sessions = BrowserSessions(self._clock)
+        self._sessions = BrowserSessions(self._clock, settings.state_dir / "browser-sessions.json")
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
 

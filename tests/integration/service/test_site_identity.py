@@ -21,6 +21,7 @@ from gpuqueue.model.access import AccessPolicy
 from gpuqueue.model.access_token import TokenRequest
 from gpuqueue.model.audit import AuditOutcome, AuditQuery
 from gpuqueue.model.caller import ALL_SCOPES, Caller, Via
+from gpuqueue.service.identity.browser_sessions import session_id
 from gpuqueue.service.identity.site_identity import SiteIdentity
 from gpuqueue.settings.settings import Settings
 
@@ -238,3 +239,19 @@ def test_the_groups_of_the_setting_admins_count(identity: SiteIdentity) -> None:
     """%NAME in admins makes the callers' groups be looked up."""
     caller = identity.caller(Credentials(peer=Peer(os.getuid(), 1), authorization=None, address=""))
     assert caller.groups
+
+
+def test_a_session_outlives_the_service_but_not_its_token(settings: Settings, database: HistoryDatabase) -> None:
+    """An upgrade signs nobody out. A token that is revoked meanwhile ends its sessions all the same."""
+    first = SiteIdentity(settings)
+    tokens = [made(database) for _ in range(2)]
+    sessions = [session_id(new.cookie, new.key) for new in (first.sign_in(each, "10.0.0.7") for each in tokens)]
+    admin = first.caller(with_token(tokens[1]))
+    first.close()
+    access.revoke_token(database, admin, first.policy, admin.token_id or "", now=datetime.now(timezone.utc))
+
+    again = SiteIdentity(settings)
+    callers = [again.caller(Credentials(peer=None, authorization=None, address="", session=each)) for each in sessions]
+    again.close()
+
+    assert [("ada", Via.SESSION), ("", Via.ANONYMOUS)] == [(each.account, each.via) for each in callers]

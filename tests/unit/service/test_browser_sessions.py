@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from pathlib import Path
 
 import pytest
 
@@ -107,3 +108,64 @@ def test_an_account_has_a_bounded_number_of_downloads_at_a_time(sessions: Browse
     codes = [str(sessions.new_download(session, "/stats/csv")) for _ in range(browser_sessions.MOST_CODES + 1)]
     assert [None, session] == [sessions.session_of_download(each, "/stats/csv") for each in codes[:2]]
     assert ADA == sessions.proof_of(session)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Return the file of sessions of a service that restarts."""
+    return tmp_path / "sessions.json"
+
+
+def test_a_restart_signs_nobody_out(clock: SetClock, file: Path) -> None:
+    """Regression: an upgrade of the service signed everybody out. Its times go on, and who signed out stays so."""
+    sessions = BrowserSessions(clock, file)
+    adas, bobs, over = begun(sessions, ADA), begun(sessions, BOB), begun(sessions, ADA)
+    sessions.end(over)
+    clock.now_s += browser_sessions.SAVE_S
+    assert BOB == sessions.proof_of(bobs)
+
+    clock.now_s += IDLE_S - browser_sessions.SAVE_S + 1
+    again = BrowserSessions(clock, file)
+
+    assert [None, BOB, None] == [again.proof_of(each) for each in (adas, bobs, over)]
+    assert None is BrowserSessions(clock, file).proof_of(adas)
+
+
+def test_the_file_has_no_secret_and_is_for_its_account_alone(clock: SetClock, file: Path) -> None:
+    """It has digests, from which no session can be made."""
+    made = BrowserSessions(clock, file).begin(BOB)
+
+    text = file.read_text()
+    assert session_id(made.cookie, made.key) in text
+    assert made.cookie not in text
+    assert made.key not in text
+    assert 0o600 == file.stat().st_mode & 0o777
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"sessions": {"a": {}}}', '{"sessions": 7}', "[" * 100_000])
+def test_a_damaged_file_signs_all_out(clock: SetClock, file: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The service starts all the same, says so, and the next sign-in makes a good file."""
+    file.write_text(text)
+    sessions = BrowserSessions(clock, file)
+    assert "browsers sign in again" in caplog.text
+    session = begun(sessions, ADA)
+
+    assert ADA == BrowserSessions(clock, file).proof_of(session)
+
+
+def test_a_file_that_cannot_be_written_keeps_nobody_from_signing_in(
+    clock: SetClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The session ends with the service, and the log says so."""
+    sessions = BrowserSessions(clock, tmp_path / "missing" / "sessions.json")
+
+    assert ADA == sessions.proof_of(begun(sessions, ADA))
+    assert "cannot be written" in caplog.text
+
+
+def test_a_session_that_begins_in_the_future_is_over(clock: SetClock, file: Path) -> None:
+    """A clock that goes back by a year would let it go on for as long."""
+    session = begun(BrowserSessions(clock, file), ADA)
+    clock.now_s -= browser_sessions.CORRECTED_S + 1
+
+    assert None is BrowserSessions(clock, file).proof_of(session)
