@@ -370,17 +370,21 @@ def sample(session: Session, handle: Any) -> tuple[int, int, dict[int, int | Non
     NVML needs several calls for this. The memory of unlisted processes is the used memory minus that of the listed
     ones, so a process that frees memory between two calls would hide that much of it. The free memory is therefore read
     before and after the process list. If both values are equal, the sample is consistent. If they differ in every
-    attempt, the smaller free value of the last attempt is used.
+    attempt, the smaller free value of the last attempt is used, less what the listed processes have grown by since the
+    attempt before: one may have grown before the list, and another one have shrunk after it, so that neither value of
+    the free memory has both.
     """
-    before = memory(session, handle)
+    before, listed = memory(session, handle), dict[int, int | None]()
     for _ in range(_SAMPLES):
-        held = processes(session, handle)
+        earlier, listed = listed, processes(session, handle)
         after = memory(session, handle)
         free_bytes = min(int(before.free), int(after.free))
         if before.free == after.free:
             break
         before = after
-    return int(after.total), free_bytes, held
+    else:
+        free_bytes -= sum(max(0, (held or 0) - (earlier.get(pid) or 0)) for pid, held in listed.items())
+    return int(after.total), max(0, free_bytes), listed
 
 
 def processes(session: Session, handle: Any) -> dict[int, int | None]:

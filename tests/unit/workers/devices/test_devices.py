@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING
 import psutil
 import pynvml
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.device import Device, DeviceKind, Reading
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import GIB, MIB
-from workers.devices import nvml_calls, select, simulated
+from workers.devices import nvml, nvml_calls, select, simulated
 from workers.devices.backend import DeviceTrouble
 from workers.devices.cpu import CpuBackend, resident_bytes
 from workers.devices.nvml import NvmlBackend, largest_by_pid
@@ -347,6 +349,38 @@ def test_a_process_list_that_grows_is_read_again(
     monkeypatch.setattr(pynvml, "nvmlDeviceGetMPSComputeRunningProcesses_v3", lambda _: _refuse(cannot_draw))
     with pytest.raises(DeviceTrouble) if trouble else contextlib.nullcontext():
         assert 4 == NvmlBackend().reading(GPU).free_bytes
+
+
+@given(st.lists(st.lists(st.sampled_from(range(4)), max_size=3), min_size=8, max_size=8))
+def test_no_sample_hides_memory_of_unlisted_processes(steps: list[list[int]]) -> None:
+    """Regression: of 2 GiB that no process explains, a sample hid what one job grew by and another one gave back.
+
+    Before each call of the driver, some jobs change: two only grow, and two only shrink. No two changes are equal.
+    """
+    sizes = {1: 0, 2: 0, 3: 2**40, 4: 2**40}
+    calls = iter(steps)
+    change = 2**10
+
+    def move() -> None:
+        nonlocal change
+        for job in next(calls):
+            sizes[job + 1] += change if job < 2 else -change
+            change *= 2
+
+    def free(*_: object) -> SimpleNamespace:
+        move()
+        return SimpleNamespace(total=2**50, free=2**50 - 2 * GIB - sum(sizes.values()))
+
+    def listed(*_: object) -> dict[int, int]:
+        move()
+        return dict(sizes)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nvml, "memory", free)
+        patch.setattr(nvml, "processes", listed)
+        total, free_bytes, held = nvml.sample(nvml_calls.Session(), None)
+
+    assert total - free_bytes - sum(size or 0 for size in held.values()) >= 2 * GIB
 
 
 def test_the_nvml_backend_is_made_without_a_driver() -> None:
