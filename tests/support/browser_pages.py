@@ -72,7 +72,7 @@ def open_page(chromium: Browser) -> Iterator[Open]:
         context = chromium.new_context(**wanted)
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(60_000)
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
         base = f"https://127.0.0.1:{site.port}/"
