@@ -60,6 +60,16 @@ _CONSEQUENCE = re.compile(
     rb"|[Ff]ailed to (?:load|create|initiali[sz]e)|[Cc]ould not (?:load|create|initiali[sz]e)"
     rb"|initialization failed\. See root cause above"
 )
+#: The longest line of a shell that counts, in bytes. It may have a path, and a search takes the square of its length.
+MAX_OF_SHELL = 1000
+#: How bash, dash and zsh report a command that did not start or that a signal ended, and Python a missing script.
+_OF_SHELL = re.compile(
+    rb".*: (?:line )?\d+: .+: (?:(?:command )?not found|No such file or directory|Permission denied)"
+    rb"|.*:\d+: (?:command not found|no such file or directory|permission denied): .+"
+    rb"|(?:.*: line \d+: +\d+ )?(?:Segmentation fault|Bus error|Illegal instruction|Aborted|Killed)"
+    rb"(?:(?:  | \(core dumped\)).*)?"
+    rb"|.*: can't open file '.+': \[Errno \d+\] .+"
+)
 _OF_SYNTAX = (b"SyntaxError: ", b"IndentationError: ", b"TabError: ")
 #: A line that is no text of its own: it is indented, has no word, or is a number in the summary of torchrun.
 _NO_TEXT = re.compile(rb"\s.*|(?:[^\w\x80-\xff]|_)*|\[[0-9]+\]:")
@@ -217,14 +227,14 @@ def hidden_failure(ending: Ending, report: InsideReport | None, logs: Iterable[b
 def last_error(log_tail: bytes) -> str | None:
     """Return the error with which a log ends, None if it ends with none.
 
-    That is the last line of a traceback, or one that says that a device was out of memory. At most ``MAX_AFTER`` lines
-    of text follow it: after more, the program has gone on.
+    That is the last line of a traceback, or one that says that a device was out of memory or that a command of a shell
+    did not start or crashed. At most ``MAX_AFTER`` lines of text follow it: after more, the program has gone on.
     """
     lines = _lines(log_tail)
     after = 0
     for place in range(len(lines) - 1, max(-1, len(lines) - 1 - MAX_LAST), -1):
         line = lines[place]
-        if framework_that_lacks(line) is not None or _ends_traceback(lines, place):
+        if framework_that_lacks(line) is not None or _is_error(lines, place):
             return line.decode(errors="replace")
         after += _NO_TEXT.fullmatch(line) is None
         if after > MAX_AFTER:
@@ -232,9 +242,10 @@ def last_error(log_tail: bytes) -> str | None:
     return None
 
 
-def _ends_traceback(lines: Sequence[bytes], place: int) -> bool:
-    """Return whether a traceback ends with this line, and is not one of those after which Python goes on."""
-    if lines[place].startswith(_OF_SYNTAX):
+def _is_error(lines: Sequence[bytes], place: int) -> bool:
+    """Return whether this line is one of a shell, or ends a traceback after which Python does not go on."""
+    line = lines[place]
+    if line.startswith(_OF_SYNTAX) or (len(line) <= MAX_OF_SHELL and _OF_SHELL.fullmatch(line)):
         return True
     first = _traceback_of(lines, place)
     return first is not None and not (first and lines[first - 1].startswith(_GOES_ON))
