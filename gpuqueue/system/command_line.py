@@ -30,10 +30,12 @@ MAX_SCRIPT_BYTES = 256 * 1024
 BYTE_ORDER_MARK, UTF_16 = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")
 #: How a line begins that sbatch reads.
 SBATCH = "#SBATCH"
+#: How a line begins that other schedulers read: PBS and LSF.
+OTHER_LINES = (b"\n#PBS ", b"\n#BSUB ")
 #: The variable of Slurm with the index of an array's member. Without it all members do the same.
 TASK_ID = "SLURM_ARRAY_TASK_ID"
 #: What is looked for in a script that a job starts. All else about it is imported only if it is there.
-_MARKS = (SBATCH.encode(), TASK_ID.encode(), b"\r", BYTE_ORDER_MARK, *UTF_16)
+_MARKS = (SBATCH.encode(), *OTHER_LINES, TASK_ID.encode(), b"\r", BYTE_ORDER_MARK, *UTF_16)
 #: Programs that run a script of their language, and programs that start another one behind their own options.
 SHELLS = frozenset({"ash", "bash", "csh", "dash", "ksh", "mksh", "sh", "tcsh", "zsh"})
 _STARTERS = frozenset({"env", "ionice", "nice", "nohup", "setsid", "stdbuf", "time", "timeout"})

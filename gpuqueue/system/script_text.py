@@ -15,7 +15,16 @@ from gpuqueue.model import slurm_variables
 from gpuqueue.model.job_request import JobRequest
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.system import slurm_script
-from gpuqueue.system.command_line import BYTE_ORDER_MARK, SBATCH, SHELLS, TASK_ID, UTF_16, StartedFile, first_line_of
+from gpuqueue.system.command_line import (
+    BYTE_ORDER_MARK,
+    OTHER_LINES,
+    SBATCH,
+    SHELLS,
+    TASK_ID,
+    UTF_16,
+    StartedFile,
+    first_line_of,
+)
 from gpuqueue.text.sanitize import plain
 
 
@@ -31,6 +40,12 @@ def check(
     reader = started.reader or _reader_of(text)
     fault, remark = _line_ends(started, text, reader, "" if request.cwd is None else spec.cwd)
     faults, remarks = [fault], [remark]
+    remarks += [
+        f"{plain(started.path)}: its {mark.decode().strip()} lines are not read: write their options as #GPUQ lines, "
+        "such as #GPUQ --mem 6G --time 2h"
+        for mark in OTHER_LINES
+        if mark in text
+    ]
     if SBATCH.encode() in text or TASK_ID.encode() in text:
         is_read = slurm_variables.MARK in spec.env
         fault, more = slurm_script.judged(

@@ -177,6 +177,14 @@ def test_lines_for_sbatch_that_nobody_read_are_named(judge: Judge) -> None:
     assert remark == "./run it.sh: its #SBATCH line is not read here: gpuqueue submit './run it.sh' reads them"
 
 
+@pytest.mark.parametrize("mark", ["#PBS", "#BSUB"])
+def test_lines_for_another_scheduler_are_named(judge: Judge, mark: str) -> None:
+    """Nothing said that the job ran without what they ask for."""
+    (remark,) = judge(f"#!/bin/bash\n{mark} -l walltime=2:00:00\ntrue\n".encode())
+
+    assert remark.startswith(f"./run it.sh: its {mark} lines are not read: write their options as #GPUQ lines")
+
+
 def test_the_language_is_that_of_the_program_that_reads_the_script(judge: Judge) -> None:
     """It is the one that is given the file, or that of its first line."""
     head, use = b"#SBATCH -J a\n", b"srun hostname x\n"
