@@ -115,6 +115,18 @@ export async function download(path) {
 }
 
 /**
+ * Take a step when the page comes in sight and when the network is back. Return how to end that.
+ * @param {() => void} step
+ */
+export function onReturn(step) {
+  const stop = new AbortController();
+  const seen = () => document.visibilityState === "visible" && step();
+  document.addEventListener("visibilitychange", seen, { signal: stop.signal });
+  window.addEventListener("online", seen, { signal: stop.signal });
+  return () => stop.abort();
+}
+
+/**
  * @template T
  * @typedef {{value: T | null, of: string | null, error: ApiError | null, again: () => void}} Polled
  */
@@ -160,14 +172,13 @@ export function usePolled(url, everyMs) {
         }
       }
     };
-    const seen = () => document.visibilityState === "visible" && step();
+    const forget = onReturn(step);
     wake.current = step;
-    document.addEventListener("visibilitychange", seen);
     step();
     return () => {
       stop.abort();
       clearTimeout(timer);
-      document.removeEventListener("visibilitychange", seen);
+      forget();
     };
   }, [url, everyMs]);
   const again = useCallback(() => wake.current(), []);

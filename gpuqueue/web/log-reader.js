@@ -1,5 +1,5 @@
 // Reads the output of a run while somebody looks at it, and keeps it as lines.
-import { readBytes } from "./api.js";
+import { onReturn, readBytes } from "./api.js";
 import { LogText } from "./log-text.js";
 import { useEffect, useRef, useState } from "./lib.js";
 
@@ -67,14 +67,13 @@ export function useLog(path, { attempt, stream, lines, isNow, mayDrop }) {
       }
       if (!stop.signal.aborted && document.visibilityState === "visible" && (isMore || wasNow || pause > EVERY_MS)) timer = window.setTimeout(step, isMore ? 0 : pause);
     };
-    const seen = () => document.visibilityState === "visible" && step();
+    const forget = onReturn(step);
     wake.current = step;
-    document.addEventListener("visibilitychange", seen);
     step();
     return () => {
       stop.abort();
       clearTimeout(timer);
-      document.removeEventListener("visibilitychange", seen);
+      forget();
     };
   }, [path, attempt, stream, lines]);
   useEffect(() => wake.current(), [isNow, mayDrop]); // the last lines come when the run has ended

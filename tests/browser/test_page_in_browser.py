@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from bounded import until
-from browser_pages import Open, picture, sign_in
+from browser_pages import Open, picture
 from page_scene import HOSTILE
-from service_fixtures import ServedSite, mine
+from service_fixtures import ServedSite
 
 from gpuqueue.text.sanitize import plain
 
@@ -180,7 +180,7 @@ def test_a_search_leads_to_the_jobs(lively: ServedSite, open_page: Open) -> None
 
 @pytest.mark.full
 def test_the_page_goes_on_after_a_restart_of_the_service(lively: ServedSite, open_page: Open) -> None:
-    """It says that nobody answers, keeps what it shows, and asks to sign in again when the service is back."""
+    """It says that nobody answers, keeps what it shows, and goes on when the service is back; nobody signs in again."""
     page = open_page(lively)
     page.get_by_role("heading", name="nodeA").wait_for()
     lively.kill()
@@ -188,9 +188,20 @@ def test_the_page_goes_on_after_a_restart_of_the_service(lively: ServedSite, ope
     assert page.get_by_role("heading", name="nodeA").is_visible()
     picture(page, "away")
     lively.start()
-    page.get_by_role("heading", name="Sign in").wait_for(timeout=40_000)
-    sign_in(page, mine(lively))
+    page.get_by_text("The service does not answer.").wait_for(state="detached")
+    assert page.get_by_role("button", name="Sign out").is_visible()
+
+
+@pytest.mark.full
+def test_the_page_asks_at_once_when_the_network_is_back(lively: ServedSite, open_page: Open) -> None:
+    """Its pauses grow to 15 seconds while nobody answers. Here they never end, and the event of the browser does it."""
+    page = open_page(lively)
     page.get_by_role("heading", name="nodeA").wait_for()
+    page.context.set_offline(True)
+    page.get_by_text("The service does not answer.").wait_for()
+    page.evaluate("for (let id = setTimeout(() => 0); id > 0; id--) clearTimeout(id); window.setTimeout = () => 0")
+    page.context.set_offline(False)
+    page.get_by_text("The service does not answer.").wait_for(state="detached")
 
 
 @pytest.mark.full
