@@ -87,7 +87,8 @@ def test_the_start_of_a_far_terminal_is_in_the_audit_log(far: FarHost) -> None:
 
 def test_progress_of_a_job_on_another_host_is_shown(far: FarHost) -> None:
     """The queue shows it, and after the end of the host's relay shows none."""
-    words = ["submit", "--mem", "1M", "--", "sh", "-c", "echo epoch 3/10 loss 0.1; exec sleep 600"]
+    # Earlier runs of the same name would show a time that is left.
+    words = ["submit", "--mem", "1M", "--name", "epochs", "--", "sh", "-c", "echo epoch 3/10 loss 0.1; exec sleep 600"]
     job = int(subprocess.run([GPUQUEUE, *words], env=far.environ, capture_output=True, check=True).stdout)
 
     def progress() -> Any:
