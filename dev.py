@@ -240,7 +240,7 @@ def pythons() -> int:
         if not (home / "bin" / "python").exists():
             run(interpreter, "-m", "venv", home)
         python = home / "bin" / "python"
-        code = install(python, "-e", f"{ROOT}[service]", f"celery[redis]~={celery}.0", *NEEDS)
+        code = install(python, "-e", f"{ROOT}[python,service]", f"celery[redis]~={celery}.0", *NEEDS)
         tests = ("tests/unit", "tests/integration/workers/test_celery.py")
         codes.append(code or run(python, "-m", "pytest", *tests, "-q", "-p", "no:cacheprovider", *IN_PARALLEL))
     return worst(*codes)
