@@ -128,8 +128,8 @@ class BrowserSessions:
     def end(self, session: str) -> None:
         """End the session with this id. An unknown one is none."""
         with self._lock:
-            found = self._sessions.pop(session, None)
-        if found is not None:
+            has_ended = self._sessions.pop(session, None) is not None
+        if has_ended:
             self._save()
 
     def new_download(self, session: str, target: str) -> str | None:

@@ -245,13 +245,16 @@ def test_a_session_outlives_the_service_but_not_its_token(settings: Settings, da
     """An upgrade signs nobody out. A token that is revoked meanwhile ends its sessions all the same."""
     first = SiteIdentity(settings)
     tokens = [made(database) for _ in range(2)]
-    sessions = [session_id(new.cookie, new.key) for new in (first.sign_in(each, "10.0.0.7") for each in tokens)]
+    begun = [first.sign_in(token, "10.0.0.7") for token in tokens]
+    sessions = [session_id(session.cookie, session.key) for session in begun]
     admin = first.caller(with_token(tokens[1]))
     first.close()
     access.revoke_token(database, admin, first.policy, admin.token_id or "", now=datetime.now(timezone.utc))
 
     again = SiteIdentity(settings)
-    callers = [again.caller(Credentials(peer=None, authorization=None, address="", session=each)) for each in sessions]
+    callers = [
+        again.caller(Credentials(peer=None, authorization=None, address="", session=session)) for session in sessions
+    ]
     again.close()
 
-    assert [("ada", Via.SESSION), ("", Via.ANONYMOUS)] == [(each.account, each.via) for each in callers]
+    assert [("ada", Via.SESSION), ("", Via.ANONYMOUS)] == [(caller.account, caller.via) for caller in callers]

@@ -165,7 +165,7 @@ def test_a_lower_bound_with_a_smaller_value_counts() -> None:
 
 
 def test_runs_whose_peaks_other_arguments_moved_advise_no_smaller_request() -> None:
-    """Regression: peaks of lengths 128 to 512 rise by the square, and a job of 1024 was told that 4.3G would do."""
+    """Regression: peaks of lengths 128 to 512 rise by the square, and the advice for 1024 was 4.3G."""
     runs = [a_run(f"--seq {length}", (length / 256) ** 2 * GIB) for length in (128, 256, 512)]
     still = [a_run(f"--seq {length} --to {length}", 5 * GIB) for length in (1, 2, 4)]
 
