@@ -159,6 +159,29 @@ def relay(parent: int | None) -> None:
 
 
 @worker_commands.command()
+@click.option("--for-command", is_flag=True, hidden=True, help="Say when it works, and end with standard input.")
+@parent_option
+def tunnel(*, for_command: bool, parent: int | None) -> None:
+    """Offer the store of the site to this host: a socket whose connections go through the service."""
+    from workers.relay.tunnel import Tunnel  # noqa: PLC0415 - only here
+
+    settings = Settings.load()
+    if not settings.store_through_service:
+        raise Refused("this host does not reach the store through a service: set service_url, and no redis_url")
+    stopping = _stop_signal(parent)
+    if not for_command:
+        Tunnel(settings).serve(stopping)
+        return
+
+    def watch() -> None:
+        sys.stdin.read()
+        stopping.set()
+
+    threading.Thread(target=watch, name="gpuqueue-command", daemon=True).start()
+    Tunnel(settings).serve(stopping, lambda: click.echo("ready"))
+
+
+@worker_commands.command()
 @devices_option
 @click.option("--no-recorder", is_flag=True, help="Do not start a recorder: one runs on another host (setting record).")
 @click.option("--needs-store", is_flag=True, help="End with exit code 4 if the store cannot be started again.")

@@ -115,7 +115,7 @@ class Connection:
         """
         if self._user is not None:
             return self._user
-        account, is_on_this_machine = self.account, self.settings.redis_url.startswith("unix:")
+        account, is_on_this_machine = self.account, self.settings.store_is_here
         return SUPERUSER if is_on_this_machine and is_superuser(account) else account.name
 
     def close(self) -> None:

@@ -39,7 +39,7 @@ def kept(connection: Connection, request: JobRequest, spec: JobSpec, note: Note 
 
     """
     settings = connection.settings
-    if settings.redis_url != f"unix://{embedded_socket(settings.state_dir)}":
+    if settings.redis_url != f"unix://{embedded_socket(settings.state_dir)}" or settings.store_through_service:
         raise Refused(
             "code travels over a service or with the embedded store, not directly to a store: submit without --snapshot"
         )

@@ -40,7 +40,7 @@ def away(settings: Settings, why: CallFailed) -> Finding:
 def answers(site: Site) -> Findings:
     """Check that the store is new enough, has loaded its data and is a primary."""
     server = site.server()
-    seen = f"{server.product} at {without_password(site.settings.redis_url)}"
+    seen = f"{server.product} at {site.settings.store_shown}"
     if is_too_old(server):
         return problem(seen, "Redis 6.2 or newer, or any Valkey, is needed")
     if server.loading:

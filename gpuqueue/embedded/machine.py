@@ -231,6 +231,42 @@ class Machine:
         finally:
             os.close(fd)
 
+    @contextmanager
+    def tunnel(self, *, is_needed: bool = True) -> Iterator[None]:
+        """Keep the way to a store behind the service open while the host process does not, which else does so.
+
+        Without it, what *is_needed* fails, and anything else goes on: the store does not answer.
+
+        Raises:
+            StoreUnreachable: the service cannot be reached, or does not serve this host.
+            GpuQueueError: the token, the certificate or the state directory of this host cannot be used.
+
+        """
+        if not self.settings.store_through_service or self._tunnel_answers():
+            yield
+            return
+        words = [installed("gpuqueue-worker"), "tunnel", "--for-command"]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(
+            words, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+        ) as process:
+            if process.stdout is None or process.stderr is None or process.stdin is None:
+                raise AssertionError
+            if process.stdout.readline() != "ready\n" and is_needed:
+                lines = process.stderr.read().strip().splitlines()
+                error = as_error(process.wait(), lines)
+                raise StoreUnreachable(str(error)) if process.returncode == StoreUnreachable.exit_code else error
+            try:
+                yield
+            finally:
+                process.stdin.close()
+
+    def _tunnel_answers(self) -> bool:
+        import socket  # noqa: PLC0415 - only on a host that has joined
+
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(str(self.settings.socket_path)) == 0
+
     def start_store(self) -> str:
         """Start the embedded store if there is one, check that the store is safe, and return a text of what was done.
 
@@ -369,7 +405,7 @@ class Machine:
     def status(self) -> MachineStatus:
         """Return the status. If the store does not answer, ``store_answers`` is False."""
         host = self.host_running()
-        store = without_password(self.settings.redis_url)
+        store = self.settings.store_shown
         pid, original = host.pid if host else None, self.original
         trouble = StoreTrouble.read(self.settings) if self.settings.embedded else None
         try:

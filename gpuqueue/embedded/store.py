@@ -18,6 +18,7 @@ from gpuqueue.embedded import server as servers
 from gpuqueue.embedded.server import environment_for, find_server
 from gpuqueue.errors import GpuQueueError, StoreLoading, StoreNotReady, StoreUnreachable
 from gpuqueue.lazy.imports import later
+from gpuqueue.queue import host_users
 from gpuqueue.queue.absence import LAST_LINES, MAKE_ROOM
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
@@ -59,12 +60,6 @@ MAX_LAST_LINES, LAST_BYTES = 3, 65536
 _LOG_PREFIX = re.compile(r"^\d+:\S+ (?:\d+ \w+ \d+ [\d:.]+ [.*#-] )?")
 #: What the log of a server says that ended by itself, or after a signal that it could handle.
 _LAST_WORDS = re.compile(r"exiting|ready to exit|crash|bug report|assert|abort|fatal", re.IGNORECASE)
-#: The access rule of a store that other accounts use: all that gpuqueue needs, and no administration of the server. The
-#: documentation has the same for a store of one's own (docs/explanation/identity.md).
-SHARED_RULE = (
-    *("~{gq}:*", "&{gq}:*", "&{gq}:celery:/0.celery.pidbox", "&{gq}:celery:/0.celeryev/*"),
-    *("+@all", "-@admin", "-@dangerous", "+info"),
-)
 PR_SET_PDEATHSIG = 1
 
 
@@ -335,7 +330,7 @@ class EmbeddedStore:
             *("--unixsocket", str(self._socket)),
             # The directory of a shared socket says who may reach it.
             *("--unixsocketperm", "777" if self._is_shared else "700"),
-            *(("--user", "default", "on", "nopass", *SHARED_RULE) if self._is_shared else ()),
+            *(self._users() if self._is_shared else ()),
             *("--dir", str(self._directory)),
             *("--appendonly", "yes"),
             *("--appendfsync", "always"),
@@ -346,6 +341,12 @@ class EmbeddedStore:
             *("--zset-max-ziplist-entries", "32"),
             *("--daemonize", "no"),
         ]
+
+    def _users(self) -> Iterator[str]:
+        """Yield the options for the users of a shared store: the workers of this machine, and the service."""
+        digest = host_users.digest_of(host_users.make_secret(self._directory))
+        yield from ("--user", "default", "on", "nopass", *host_users.SHARED_RULE)
+        yield from ("--user", host_users.SERVICE_USER, "on", digest, *host_users.SERVICE_RULE)
 
     def _until_it_serves(self) -> Iterator[None]:
         """Yield between two polls until a server answers.

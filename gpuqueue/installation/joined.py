@@ -17,7 +17,7 @@ _CA_PARAMETER = "ssl_ca_certs"
 
 _HEAD = """\
 # Settings of gpuqueue on this host, which has joined a service. Written once by `gpuqueue join`, then yours.
-# They have the password of the store. After a change: systemctl restart gpuqueue
+# After a change: systemctl restart gpuqueue
 """
 _SHARED = "\n# The same on all hosts of the site:\n"
 
@@ -45,7 +45,7 @@ def config_text(joining: Joining) -> str:
         "state_dir": str(STATE),
         "runs_dir": str(RUNS),
         "run_as": "submitter",
-        "redis_url": redis_url(joining.found),
+        **({"redis_url": redis_url(joining.found)} if joining.found.redis_url else {}),
         "record": False,
         "service_url": joining.url,
         "service_token_file": str(TOKEN),

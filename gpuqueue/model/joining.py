@@ -42,7 +42,9 @@ class JoinRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Joined:
-    """What a host that joins gets. ``redis_url`` has the password of the store; it is empty in a dry run.
+    """What a host that joins gets. ``redis_url`` is the store's address with its password, if hosts connect to it.
+
+    It is empty in a dry run, and where hosts reach the store through the service.
 
     ``redis_ca`` is the certificate (PEM) of the authority of the store. None: an authority that the host trusts.
     """

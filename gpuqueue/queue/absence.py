@@ -104,6 +104,8 @@ def start_of(settings: Settings) -> str:
 
 def why_away(settings: Settings) -> tuple[str, str]:
     """Return why the store of *settings* does not answer, empty if nobody knows, and what to do about it."""
+    if settings.store_through_service:
+        return "", f"it is reached through {settings.service_url}: is gpuqueue up here? gpuqueue doctor checks both"
     if not settings.embedded:
         return "", START_THERE
     original = ownership.original_of(settings.state_dir)

@@ -8,8 +8,9 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute
 
-from gpuqueue.service import responses
+from gpuqueue.service import responses, store_tunnel
 from gpuqueue.service.metrics.exposition import Measured
 from gpuqueue.service.routes import (
     access,
@@ -60,8 +61,13 @@ def application(site: Site) -> Starlette:
             document.update(openapi())
         return JSONResponse(document)
 
-    routes = [each.route(PREFIX) for each in OPERATIONS]
-    routes += [*page.ROUTES, *health.ROUTES, route_of(f"{PREFIX}/openapi.json", describe, "GET")]
+    routes: list[BaseRoute] = [each.route(PREFIX) for each in OPERATIONS]
+    routes += [
+        store_tunnel.route(PREFIX),
+        *page.ROUTES,
+        *health.ROUTES,
+        route_of(f"{PREFIX}/openapi.json", describe, "GET"),
+    ]
     measured = Middleware(Measured, times=site.metrics.requests)
     app = Starlette(routes=routes, middleware=[measured], exception_handlers=responses.HANDLERS)
     app.state.site = site

@@ -74,6 +74,8 @@ _UCRED = struct.Struct("3i")
 #: The requests of worker hosts whose bodies their routes read as they arrive, with bounds of their own
 #: (:mod:`gpuqueue.service.routes.host`). What they have not read waits in the network.
 _STREAMED = re.compile(rb"/api/v1/host/(runs/[^/?]+/[^/?]+/results|requests/[^/?]+/content)")
+#: The path of the only WebSockets (:mod:`gpuqueue.service.store_tunnel`).
+_WEBSOCKET = b"/api/v1/host/store"
 #: Most bytes of one request, with the frames of its chunks and with trailers.
 MOST_WIRE_BYTES = 2 * (MOST_HEAD_BYTES + MOST_BODY_BYTES)
 
@@ -101,6 +103,8 @@ class PeerProtocol(HttpToolsProtocol):
         self._is_answered = False
         #: Whether the route bounds the body of the current request.
         self._is_streamed = False
+        #: Whether the connection has become a WebSocket, which has another protocol.
+        self._is_upgraded = False
 
     # ---- the connection ----------------------------------------------------------------------------------------------
 
@@ -149,7 +153,7 @@ class PeerProtocol(HttpToolsProtocol):
         self._wire_bytes += len(data)
         if self._refusal is None:
             super().data_received(data)
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._is_upgraded:
             return
         if not self._has_head and self._wire_bytes > MOST_HEAD_BYTES:
             self._refuse_head()
@@ -204,6 +208,18 @@ class PeerProtocol(HttpToolsProtocol):
         self._has_begun = self._has_head = self._is_answered = self._is_streamed = False
         if self._refusal is None:
             super().on_message_complete()
+
+    def _should_upgrade(self) -> bool:
+        """Return whether the current request begins a WebSocket of a worker host. Nothing else does."""
+        return self.url.partition(b"?")[0] == _WEBSOCKET and super()._should_upgrade()
+
+    def handle_websocket_upgrade(self) -> None:
+        """Leave the connection to another protocol. Its route counts those of each host."""
+        self._settle()
+        self._is_upgraded = True
+        if self._counted is not None:
+            self._counted.closed(self._name)
+        super().handle_websocket_upgrade()
 
     def on_response_complete(self) -> None:
         """Go on to read the rest of a body that no route reads, within the bounds of a request.

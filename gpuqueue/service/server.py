@@ -25,7 +25,7 @@ import uvloop
 
 from gpuqueue.errors import BadRequest, GpuQueueError, Refused
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.service import peer_protocol
+from gpuqueue.service import peer_protocol, store_tunnel
 from gpuqueue.service.app import application
 from gpuqueue.service.call import Identity
 from gpuqueue.service.peer_protocol import Connections, PeerProtocol, permit_many_files
@@ -147,7 +147,7 @@ class OwnHosts:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        name = self._other(scope) if scope["type"] == "http" else None
+        name = self._other(scope) if scope["type"] in {"http", "websocket"} else None
         if name is None:
             await self._app(scope, receive, send)
             return
@@ -268,7 +268,11 @@ def _config(app: object, listen: Listen, *, is_tcp: bool) -> uvicorn.Config:
     return uvicorn.Config(
         app,  # type: ignore[arg-type] # an ASGI application
         http=partial(PeerProtocol, counted=counted),  # type: ignore[arg-type] # makes a protocol, as a class does
-        ws="none",
+        ws="websockets-sansio",
+        ws_max_size=store_tunnel.MAX_MESSAGE_BYTES,
+        ws_ping_interval=store_tunnel.PING_S,
+        ws_ping_timeout=store_tunnel.PING_S,
+        ws_per_message_deflate=False,
         lifespan="off",
         log_config=None,
         access_log=False,

@@ -12,10 +12,11 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 
 from gpuqueue.client.connection import Connection
@@ -33,6 +34,7 @@ from gpuqueue.service.host_runs import HostRuns
 from gpuqueue.service.metrics.exposition import Metrics
 from gpuqueue.service.relays import Relays
 from gpuqueue.service.responses import header
+from gpuqueue.service.store_tunnel import StoreTunnels
 from gpuqueue.service.uploads import Uploads
 from gpuqueue.service.web.answers import Answers
 from gpuqueue.service.web.cookie import session_of
@@ -102,6 +104,7 @@ class Site:
         self.tables, self.answers = Tables(), Answers()
         self.archives = Slots(ARCHIVES_OF_ACCOUNT, ARCHIVES, "archives of files are sent")
         self.replays = Slots(REPLAYS, REPLAYS, "replays of learned memory are computed")
+        self.tunnels = StoreTunnels(settings)
         self.results = Slots(RESULTS_OF_HOST, RESULTS, "results arrive")
         #: Set when the service is about to stop: streams end, and their clients come back to the next one.
         self.closing = asyncio.Event()
@@ -111,7 +114,7 @@ class Site:
         self._local = threading.local()
         self._connections: list[Connection] = []
 
-    async def work(self, request: Request, work: Callable[[Call], T], *, is_first: bool = True) -> T:
+    async def work(self, request: HTTPConnection, work: Callable[[Call], T], *, is_first: bool = True) -> T:
         """Call *work* for the caller of *request* in a thread of the pool, and return its result.
 
         A stream or long poll makes many calls for one request. Only the first call counts for the limits of the caller.
@@ -158,6 +161,16 @@ class Site:
             found = self._local.connection = Connection(self.settings, database=self._database, signer=self.signer)
             self._connections.append(found)
         return found
+
+    async def accepts_token(self, token_id: str) -> bool:
+        """Return whether an access token is valid now. It is read from the history.
+
+        Raises:
+            HistoryUnreachable: the token cannot be looked up now.
+
+        """
+        found = await self.in_pool(lambda _: self._database.find_token(token_id))
+        return found is not None and found[0].not_valid(datetime.now(timezone.utc)) is None
 
     def without_places(self, text: str) -> str:
         """Return *text* without paths of this service: the people who read it on the page have no use for them."""
@@ -246,7 +259,7 @@ def is_tls(request: Request) -> bool:
     return request.url.scheme == "https"
 
 
-def credentials_of(request: Request) -> Credentials:
+def credentials_of(request: HTTPConnection) -> Credentials:
     """Return the proof of identity of *request*."""
     client, peer = request.client, request.scope.get("state", {}).get("peer")
     authorization = request.headers.get("authorization")
@@ -255,7 +268,7 @@ def credentials_of(request: Request) -> Credentials:
         peer=peer,
         authorization=authorization,
         address=client.host if client is not None else "",
-        session=_session_of(request) if is_browser else None,
+        session=_session_of(request) if is_browser and isinstance(request, Request) else None,
     )
 
 

@@ -19,6 +19,7 @@ from gpuqueue.model.device import Device, DeviceFilter
 from gpuqueue.model.placement import Preference, Visible
 from gpuqueue.settings import sources
 from gpuqueue.settings.parsers import IdleAction, LearnMemory, OnMemoryErrors, OnPartition, OnWrongDevice, RunAs
+from gpuqueue.text.sanitize import without_password
 from gpuqueue.version import VERSION
 
 if TYPE_CHECKING:
@@ -250,7 +251,23 @@ class Settings:
     @property
     def embedded(self) -> bool:
         """Return whether the store is the one that ``gpuqueue up`` starts on this machine."""
-        return self.origins.get("redis_url", "default") == "default"
+        return self.origins.get("redis_url", "default") == "default" and not self.store_through_service
+
+    @property
+    def store_through_service(self) -> bool:
+        """Return whether this host reaches the store through the service of its site, which is on another machine."""
+        is_named = self.origins.get("redis_url", "default") != "default"
+        return sources.is_far(self.service_url) and not is_named
+
+    @property
+    def store_shown(self) -> str:
+        """Return where the store is, for people: its address without the password, or the service that leads to it."""
+        return f"through {self.service_url}" if self.store_through_service else without_password(self.redis_url)
+
+    @property
+    def store_is_here(self) -> bool:
+        """Return whether the store is on this machine, and only this machine uses it while it is away for others."""
+        return self.redis_url.startswith("unix:") and not self.store_through_service
 
     @property
     def socket_path(self) -> Path:

@@ -122,6 +122,11 @@ def embedded_socket(state_dir: Path) -> Path:
     return directory / "store.sock"
 
 
+def is_far(service_url: str | None) -> bool:
+    """Return whether the service of a worker host is on another machine: it has a URL of HTTP."""
+    return service_url is not None and not service_url.startswith("unix:")
+
+
 def is_directory(path: str) -> bool:
     """Return whether a directory is at *path*."""
     try:
@@ -230,6 +235,8 @@ def _with_defaults(values: dict[str, Any], faults: list[BadRequest]) -> dict[str
     over_network = for_team or not values.get("redis_url", "unix:").startswith("unix:")
     return {
         "redis_url": f"unix://{socket_path}",
+        # A host without a store's address reaches the store through the service, and the history is written there.
+        "record": "redis_url" in values or not is_far(values.get("service_url")),
         "host_lost_after_s": HOST_LOST_AFTER_OVER_NETWORK_S if over_network else HOST_LOST_AFTER_S,
         "database_url": f"sqlite:///{state_dir / 'history.db'}",
         "host": values.get("host") or _own_name(faults),

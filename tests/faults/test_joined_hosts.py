@@ -55,14 +55,33 @@ def site(postgres_server: Server, tmp_path_factory: pytest.TempPathFactory) -> I
         except (OSError, subprocess.CalledProcessError) as error:
             pytest.skip(f"no network namespaces here: {error}")
         stack.callback(lab.close)
-        store, database = stack.enter_context(running_store()), stack.enter_context(postgres_server.database())
-        made = SiteLab(lab, place, store.url, database)
+        made = SiteLab(lab, place, stack.enter_context(postgres_server.database()))
         stack.callback(made.close)
         made.set_up()
         for host in HOSTS:
             made.join(host)
         until(lambda: all(each in made.cli("alice", "gpus") for each in HOSTS), what="devices", timeout_s=100)
         yield made
+
+
+def test_a_site_may_give_its_hosts_a_store_of_its_own(postgres_server: Server, tmp_path: Path) -> None:
+    """They connect to it over TLS, with a password that the service gives them."""
+    skip_without_root()
+    with ExitStack() as stack:
+        lab = Lab(tmp_path)
+        stack.callback(lab.close)
+        database = stack.enter_context(postgres_server.database())
+        site = SiteLab(lab, tmp_path, database, store_url=stack.enter_context(running_store()).url)
+        stack.callback(site.close)
+        site.set_up()
+        site.join("h1")
+        until(lambda: "h1" in site.cli("alice", "gpus"), what="devices", timeout_s=100)
+
+        job = int(site.cli("alice", "submit", "--mem", "64M", "--no-snapshot", "-C", "/tmp", "--", "id", "-un"))
+        site.cli("alice", "wait", str(job))
+
+        assert ["h1"] == [run["host"] for run in site.show("alice", job)["runs"]]
+        assert "rediss://" in site.machines["h1"].text(f"{ETC}/config.toml")
 
 
 class Followed:
@@ -155,6 +174,8 @@ def test_the_work_of_a_laptop_comes_back_whatever_dies(site: SiteLab, tmp_path: 
     assert len(site.kill_on("h1", "gpuqueue-worker run")) == 1
     lines.grow()
     assert site.kill_on("h1", "gpuqueue-worker relay")
+    lines.grow()
+    assert site.kill_on("h1", "gpuqueue-worker tunnel")
     lines.grow()
     site.die("server", "gpuqueue-serve")
     lines.grow()

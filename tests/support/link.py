@@ -24,10 +24,13 @@ def stop_accepting(listener: socket.socket, thread: threading.Thread) -> None:
 
 
 class Link:
-    """Carries bytes between any number of connections to ``url`` and the store's socket, until it is cut."""
+    """Carries bytes between any number of connections to ``url`` and a server, until it is cut.
+
+    The server is a store at a unix socket, or what listens at ``tcp://HOST:PORT``.
+    """
 
     def __init__(self, store_url: str, address: str = "127.0.0.1") -> None:
-        self._store = urlsplit(store_url).path
+        self._server = urlsplit(store_url)
         #: Whether bytes pass from the host to the store, and back.
         self._there, self._back = threading.Event(), threading.Event()
         self.heal()
@@ -35,7 +38,8 @@ class Link:
         self.held: list[bytes] = []
         self._sockets: list[socket.socket] = []
         self._listener = socket.create_server((address, 0))
-        self.url = f"redis://{address}:{self._listener.getsockname()[1]}"
+        self.port = self._listener.getsockname()[1]
+        self.url = f"redis://{address}:{self.port}"
         self._accepting = threading.Thread(target=self._accept, daemon=True)
         self._accepting.start()
 
@@ -65,10 +69,10 @@ class Link:
         with suppress(OSError):
             while True:
                 near, _ = self._listener.accept()
-                far = socket.socket(socket.AF_UNIX)
+                far = socket.socket(socket.AF_UNIX if self._server.scheme == "unix" else socket.AF_INET)
                 try:
-                    far.connect(self._store)
-                except OSError:  # the store is down: the other end sees a closed connection
+                    far.connect(self._server.path or (self._server.hostname, self._server.port))
+                except OSError:  # the server is down: the other end sees a closed connection
                     near.close()
                     far.close()
                     continue

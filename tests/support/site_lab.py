@@ -1,7 +1,8 @@
 """A site of four machines that share no disk: the host of the service, two GPU hosts that join it, and a laptop.
 
-Each is a machine of its own (private_machine.py) in a network namespace of its own (lab.py). Store and database run
-outside of them: the store is reached over TLS from everywhere, the database only on the host of the service.
+Each is a machine of its own (private_machine.py) in a network namespace of its own (lab.py). The database runs outside
+of them, and is reached only on the host of the service. The store is the embedded one of the service, which hosts reach
+through the service, or one outside of the machines, which they reach over TLS.
 """
 
 from __future__ import annotations
@@ -37,25 +38,31 @@ HOST_SETTINGS = 'devices = "sim:1x8G"\nheadroom = "0"\npoll = "0.5s"\nkill_grace
 class SiteLab:
     """The machines by their names: ``server``, ``h1``, ``h2`` and ``laptop``."""
 
-    def __init__(self, lab: Lab, place: Path, store_url: str, database_url: str) -> None:
+    def __init__(self, lab: Lab, place: Path, database_url: str, *, store_url: str | None = None) -> None:
+        """Make the machines. With *store_url*, hosts reach that store over TLS."""
         self.lab, self._place = lab, place
         self.url = f"https://{lab.address}:{PORT}"
         self._stack = ExitStack()
         self._certificate, self._key = (Path(each) for each in certificate(place, lab.address))
         parts = sa.make_url(database_url)
-        lab.relay(6379, store_url.removeprefix("unix://"), str(self._certificate), str(self._key))
         lab.relay(5432, f"{parts.query['host']}/.s.PGSQL.5432", address="127.0.0.1")
-        store = connect(store_url)
-        store.execute_command(*documented_rule())
-        store.execute_command("ACL", "SETUSER", "default", "resetpass", f">{PASSWORD}-of-the-administrator")
-        self._stack.callback(store.close)
-        self._stack.callback(store.execute_command, "ACL", "SETUSER", "default", "nopass")  # its fixture has none
+        self._has_own_store = store_url is not None
+        if store_url is not None:
+            self._share(store_url)
         self._database_url = f"postgresql://gpuqueue@127.0.0.1:5432/{parts.database}"
         namespaces = {"server": "db", "h1": "h1", "h2": "h2", "laptop": "client"}
         self.machines = {name: self._machine(lab.namespace(each)) for name, each in namespaces.items()}
         self.units: dict[tuple[str, str], Unit] = {}
         for machine in self.machines.values():
             machine.write("/etc/site-ca.pem", self._certificate.read_text())
+
+    def _share(self, store_url: str) -> None:
+        self.lab.relay(6379, store_url.removeprefix("unix://"), str(self._certificate), str(self._key))
+        store = connect(store_url)
+        store.execute_command(*documented_rule())
+        store.execute_command("ACL", "SETUSER", "default", "resetpass", f">{PASSWORD}-of-the-administrator")
+        self._stack.callback(store.close)
+        self._stack.callback(store.execute_command, "ACL", "SETUSER", "default", "nopass")  # its fixture has none
 
     def _machine(self, namespace: str) -> PrivateMachine:
         base = Path(mkdtemp(prefix="gpuqueue-lab-"))
@@ -70,16 +77,14 @@ class SiteLab:
         self.done(server.gpuqueue("install", "--yes"))
         server.write(f"{ETC}/host.pem", self._certificate.read_text())
         server.write(f"{ETC}/host.key", self._key.read_text(), owner="gpuqueue", mode="600")
-        store = f"rediss://gpuqueue:{PASSWORD}@{self.lab.address}:6379/0"
-        lines = {
-            "redis_url": f"{store}?ssl_ca_certs={ETC}/host.pem",
-            "database_url": self._database_url,
-            "hosts_redis_url": store,
-            "hosts_redis_ca": f"{ETC}/host.pem",
-            "host": "server",
-        }
+        lines = {"database_url": self._database_url, "host": "server"}
+        workers = server.text(f"{ETC}/workers.toml")
+        if self._has_own_store:
+            store = f"rediss://gpuqueue:{PASSWORD}@{self.lab.address}:6379/0"
+            trusting = f"{store}?ssl_ca_certs={ETC}/host.pem"
+            lines |= {"redis_url": trusting, "hosts_redis_url": store, "hosts_redis_ca": f"{ETC}/host.pem"}
+            workers = re.sub(r"redis_url = .*", f'redis_url = "{trusting}"', workers)
         self.add_settings("server", SERVER_SETTINGS, **lines)
-        workers = re.sub(r"redis_url = .*", f'redis_url = "{lines["redis_url"]}"', server.text(f"{ETC}/workers.toml"))
         text = f'{workers}{SERVER_WORKERS}host = "server"\n'
         server.write(f"{ETC}/workers.toml", text, owner="root:gpuqueue-workers", mode="640")
         unit = f"{UNITS}/gpuqueue-serve.service"

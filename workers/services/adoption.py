@@ -50,7 +50,8 @@ class Adoption:
             Unreachable: The store does not answer. The caller must repeat the whole call.
 
         """
-        address = address_towards(self._settings.redis_url)
+        settings = self._settings
+        address = address_towards((settings.store_through_service and settings.service_url) or settings.redis_url)
         self._queue.devices.announce(
             offer,
             worker=self._worker,

@@ -81,8 +81,7 @@ class Heartbeats:
         # A store behind a unix socket is on this host. While it is down it serves no other worker, and after its
         # return the reaper extends every lease, so no other worker can claim these jobs meanwhile. A store across the
         # network may still serve other workers; there the setting `on_partition` decides.
-        alone_with_store = settings.redis_url.startswith("unix:")
-        self._keeps_runs = alone_with_store or settings.on_partition is OnPartition.KEEP
+        self._keeps_runs = settings.store_is_here or settings.on_partition is OnPartition.KEEP
 
     def loop(self, stopping: threading.Event) -> None:
         """Send heartbeats until *stopping* is set."""

@@ -96,6 +96,7 @@ class Host:
             else None
         )
         self._relay = [Child("relay", [*command, "relay"], needed=self._needs_relay)]
+        self._tunnel = [Child("tunnel", [*command, "tunnel"])] if settings.store_through_service else []
 
     def serve(self, stopping: threading.Event) -> None:
         """Start all processes, and restart those that end. Once *stopping* is set, end workers, then the recorder.
@@ -117,12 +118,12 @@ class Host:
                 if self._store is not None:
                     self._store.poll()
                 self._list_again()
-                for child in (*self._recorder, *self._workers, *self._relay):
+                for child in (*self._tunnel, *self._recorder, *self._workers, *self._relay):
                     self._supervise(child)
                 stopping.wait(POLL_S)
         finally:
-            # The recorder ends last, because it still has to record the last events of the workers.
-            for group in ([*self._workers, *self._relay], self._recorder):
+            # The recorder still has to record the last events of the workers, and all of them need the tunnel.
+            for group in ([*self._workers, *self._relay], self._recorder, self._tunnel):
                 _leave(group)
 
     def _worker(self, device: Device) -> Child:

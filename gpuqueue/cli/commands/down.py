@@ -55,10 +55,11 @@ def down(*, leave_jobs: bool, cancel_jobs: bool) -> None:
         left = left_jobs()
         if left and leave_jobs:
             click.echo(f"{park_jobs()}: the next gpuqueue up takes them over", err=True)
-        elif not left:
-            _forget(machine)
-        not_ours = "was down" if machine.settings.embedded else "left alone"
-        report("store", "stopped" if machine.stop_store() else not_ours, machine.status().store)
+        with machine.tunnel(is_needed=False):
+            if not left:
+                _forget(machine)
+            not_ours = "was down" if machine.settings.embedded else "left alone"
+            report("store", "stopped" if machine.stop_store() else not_ours, machine.status().store)
     if left and not leave_jobs:
         raise Refused(f"{left} without a worker: gpuqueue up takes over, gpuqueue down --cancel-jobs ends it")
 

@@ -153,7 +153,7 @@ def _start(
     """Start the services that do not run yet; return the host process, or None if it ran already."""
     from gpuqueue.embedded.device_list import DeviceList  # noqa: PLC0415 - lazy import for startup time
 
-    with machine.alone():
+    with machine.alone(), machine.tunnel():
         original = machine.own_directory(hold_jobs=hold_jobs)
         if machine.settings.record:
             # before anything starts: workers would run jobs that nobody can record

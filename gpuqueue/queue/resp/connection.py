@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 if TYPE_CHECKING:
     import socket
+    import ssl
 
 
 class RespError(Exception):
@@ -349,6 +350,18 @@ def wrapped(plain: socket.socket, host: str, files: Mapping[str, str]) -> socket
         OSError: the certificate is not valid, or *files* cannot be read; ssl.SSLError is a subclass.
 
     """
+    context = tls_context(files)
+    plain.getpeername()  # Python's ssl module would not close the socket of a connection that was reset before this
+    return context.wrap_socket(plain, server_hostname=host)
+
+
+def tls_context(files: Mapping[str, str]) -> ssl.SSLContext:
+    """Return what TLS with a store needs. *files* are the TLS parameters of its URL.
+
+    Raises:
+        OSError: *files* cannot be read.
+
+    """
     import ssl  # noqa: PLC0415 - slow to import, and only a line with TLS needs it
 
     context = ssl.create_default_context()
@@ -356,5 +369,4 @@ def wrapped(plain: socket.socket, host: str, files: Mapping[str, str]) -> socket
         context.load_verify_locations(cafile=files.get("ssl_ca_certs"), capath=files.get("ssl_ca_path"))
     if "ssl_certfile" in files:
         context.load_cert_chain(files["ssl_certfile"], files.get("ssl_keyfile"), files.get("ssl_password"))
-    plain.getpeername()  # Python's ssl module would not close the socket of a connection that was reset before this
-    return context.wrap_socket(plain, server_hostname=host)
+    return context

@@ -339,7 +339,7 @@ def get_host_settings(call: Call) -> HostSettings:
 
 @operation(router, "POST /join")
 def join_site(call: Call, body: JoinRequest) -> Joined:
-    """Let a worker host join this site. The answer has the password of the store."""
+    """Let a worker host join this site. With the setting ``hosts_redis_url``, the answer has the store's password."""
     if body.dry_run:
         call.must(Action.SERVE_JOBS)
         return _joined(call, body)
@@ -352,7 +352,7 @@ def _joined(call: Call, wanted: JoinRequest) -> Joined:
     """Return what the host needs.
 
     Raises:
-        Refused: the host has another version, or the store of this site cannot be reached by other hosts.
+        Refused: the host has another version.
 
     """
     settings = call.connection.settings
@@ -360,17 +360,8 @@ def _joined(call: Call, wanted: JoinRequest) -> Joined:
         raise Refused(
             f"this host has gpuqueue {brief(wanted.version)} and the service {VERSION}: install the same minor version"
         )
-    if settings.hosts_redis_url is None:
-        raise Refused(_unreachable_store(settings))
-    redis_url = "" if wanted.dry_run else settings.hosts_redis_url
+    redis_url = "" if wanted.dry_run else settings.hosts_redis_url or ""
     return Joined(settings=_settings_of(call), redis_url=redis_url, redis_ca=_certificate(settings))
-
-
-def _unreachable_store(settings: Settings) -> str:
-    remedy = "see docs/howto/second-host.md, setting hosts_redis_url"
-    if settings.embedded:
-        return f"the store of this site is the embedded one, which other machines cannot reach: {remedy}"
-    return f"the service does not know how other machines reach the store: {remedy}"
 
 
 def _certificate(settings: Settings) -> str | None:

@@ -13,8 +13,9 @@ import redis
 from factories import make_spec
 from lab import documented_rule
 
-from gpuqueue.embedded.store import SHARED_RULE, EmbeddedStore
+from gpuqueue.embedded.store import EmbeddedStore
 from gpuqueue.queue.connect import connect
+from gpuqueue.queue.host_users import SHARED_RULE
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.safety import check_safety
 from gpuqueue.settings.settings import Settings

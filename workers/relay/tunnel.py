@@ -1,0 +1,156 @@
+"""The host's end of the way to the store through the service: a unix socket, each of whose connections is a WebSocket.
+
+It is a process of its own, so that heartbeats do not wait for what the relay sends. The host process keeps it running.
+While ``up`` and ``down`` work, there is one more: the latest one has the socket, and the others keep their connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import ssl
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING
+
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus, WebSocketException
+
+from gpuqueue.errors import GpuQueueError, StoreUnreachable, unusable
+from gpuqueue.settings.settings import Settings
+from gpuqueue.system.certificates import certificate_trouble
+from gpuqueue.text.sanitize import in_one_line
+from gpuqueue.version import VERSION
+from workers.relay.link import CONNECT_S, HOST_API, tls_context, token_of
+from workers.relay.trouble import Trouble
+
+if TYPE_CHECKING:
+    from asyncio import StreamReader, StreamWriter
+
+    from websockets.asyncio.client import ClientConnection
+
+log = logging.getLogger(__name__)
+
+#: How long the service may be silent before it is asked whether it is there, and then until it answers, in seconds. It
+#: is less than a store may take for one command, so that a command fails because of its connection.
+PING_S, PONG_S = 5.0, 5.0
+#: Most bytes that are sent at once, which is also what the service accepts.
+CHUNK_BYTES = 64 * 1024
+MAX_MESSAGE_BYTES = 256 * 1024
+
+
+class Tunnel:
+    """Offers the store of the site at the socket of *settings*."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._socket = settings.socket_path
+        url = settings.service_url or ""
+        self._url = f"ws{url.removeprefix('http')}{HOST_API}/store"
+        self._trouble = Trouble("the store cannot be reached", "the store can be reached again")
+
+    def serve(self, stopping: threading.Event, ready: Callable[[], None] | None = None) -> None:
+        """Serve until *stopping* is set. *ready* is called once the socket is there and the store was reached.
+
+        Raises:
+            GpuQueueError: the socket cannot be made.
+            StoreUnreachable: with *ready*, the store cannot be reached.
+
+        """
+        asyncio.run(self._serve(stopping, ready))
+
+    async def _serve(self, stopping: threading.Event, ready: Callable[[], None] | None) -> None:
+        new = self._socket.with_name(f"{self._socket.name}.{os.getpid()}")
+        try:
+            self._socket.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            new.unlink(missing_ok=True)
+            server = await asyncio.start_unix_server(self._carry, new)
+            new.chmod(0o600)
+            new.replace(self._socket)
+        except OSError as error:
+            raise unusable(self._settings.state_dir, error) from error
+        if ready is not None:
+            async with self._connected() as websocket:
+                await websocket.close()
+            ready()
+        async with server:
+            await asyncio.to_thread(stopping.wait)
+
+    async def _carry(self, reader: StreamReader, writer: StreamWriter) -> None:
+        """Carry one connection until one of its ends closes it."""
+        try:
+            async with self._connected() as websocket:
+                self._trouble.over()
+                parts = (
+                    asyncio.ensure_future(_to_service(reader, websocket)),
+                    asyncio.ensure_future(_to_client(websocket, writer)),
+                )
+                await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+                for part in parts:
+                    part.cancel()
+                await asyncio.gather(*parts, return_exceptions=True)
+        except GpuQueueError as error:
+            self._trouble.report(str(error))
+        finally:
+            writer.close()
+
+    @contextlib.asynccontextmanager
+    async def _connected(self) -> AsyncIterator[ClientConnection]:
+        """Open a connection to the store.
+
+        Raises:
+            StoreUnreachable: there is none.
+            BadRequest: the token or the certificate on this host cannot be used.
+
+        """
+        url = self._settings.service_url or ""
+        context = tls_context(self._settings.service_ca) if self._url.startswith("wss:") else None
+        try:
+            made = await connect(
+                self._url,
+                additional_headers={"Authorization": f"Bearer {token_of(self._settings)}"},
+                user_agent_header=f"gpuqueue/{VERSION}",
+                ssl=context,
+                proxy=None,  # as for the other calls of hosts
+                compression=None,
+                open_timeout=CONNECT_S,
+                ping_interval=PING_S,
+                ping_timeout=PONG_S,
+                close_timeout=1.0,
+                max_size=MAX_MESSAGE_BYTES,
+            )
+        except ssl.SSLCertVerificationError as error:
+            raise StoreUnreachable(certificate_trouble(url, error, "set service_ca to")) from error
+        except InvalidStatus as error:
+            raise StoreUnreachable(f"the service at {url} does not serve this host: {_problem(error)}") from error
+        except (OSError, WebSocketException, TimeoutError, asyncio.TimeoutError) as error:
+            why = in_one_line(getattr(error, "strerror", None) or str(error) or "no answer in time")
+            raise StoreUnreachable(f"the service at {url} does not answer: {why}") from error
+        try:
+            yield made
+        finally:
+            await made.close()
+
+
+async def _to_service(reader: StreamReader, websocket: ClientConnection) -> None:
+    while data := await reader.read(CHUNK_BYTES):
+        await websocket.send(data)
+
+
+async def _to_client(websocket: ClientConnection, writer: StreamWriter) -> None:
+    async for data in websocket:
+        writer.write(data if isinstance(data, bytes) else data.encode())
+        await writer.drain()
+
+
+def _problem(error: InvalidStatus) -> str:
+    """Return what the service says in an answer that is no WebSocket."""
+    try:
+        found = json.loads(error.response.body or b"")
+    except ValueError:
+        found = {}
+    detail = found.get("detail") if isinstance(found, dict) else None
+    return in_one_line(str(detail or f"status {error.response.status_code}"))
