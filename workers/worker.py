@@ -184,6 +184,8 @@ class Worker:
                             self._cancel(wake.token)
                         elif wake.what == "preempt" and wake.token is not None:
                             self._ask_preempt(wake)
+                        elif wake.what == "extend" and wake.token is not None:
+                            self._extend(wake)
                         elif wake.device in (None, self.device.uuid):
                             self._claimer.wake.set()
             except Unreachable as error:
@@ -201,6 +203,12 @@ class Worker:
         if run is not None and wake.by is not None and wake.left_s is not None:
             with contextlib.suppress(OSError):  # the next heartbeat asks again
                 ask_preempt(run, PreemptRequest(by=wake.by, left_s=wake.left_s))
+
+    def _extend(self, wake: WakeUp) -> None:
+        run = self.runs.get(wake.token or "")
+        if run is not None and wake.limit_s is not None:
+            with contextlib.suppress(OSError):  # the next heartbeat repeats it
+                run.directory.extend(wake.limit_s)
 
     # ---- stop ----------------------------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ COMMANDS = {
     "hold": ("gpuqueue.cli.commands.change", "Keep waiting jobs from starting."),
     "release": ("gpuqueue.cli.commands.change", "Let held jobs start."),
     "edit": ("gpuqueue.cli.commands.edit", "Change the request of a waiting job."),
+    "extend": ("gpuqueue.cli.commands.change", "Give a job more time."),
     "move": ("gpuqueue.cli.commands.change", "Move waiting jobs to the front of your own jobs."),
     "tag": ("gpuqueue.cli.commands.change", "Tag jobs, to find them later."),
     "note": ("gpuqueue.cli.commands.change", "Write a note on a job."),
@@ -89,7 +90,7 @@ SHOWN = 12
 #: Headings of the list of commands, in the order of the help. Commands without a heading come last.
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Jobs": ("submit", "run", "attach", "queue", "show", "why", "logs", "fetch", "wait"),
-    "Change jobs": ("cancel", "hold", "release", "edit", "move", "retry", "tag", "note"),
+    "Change jobs": ("cancel", "hold", "release", "edit", "extend", "move", "retry", "tag", "note"),
     "Planning": ("estimate", "probe", "simulate"),
     "History": ("history", "stats", "notify", "snapshots"),
     "Devices": ("top", "gpus", "limits", "drain", "resume", "lost"),

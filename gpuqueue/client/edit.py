@@ -1,4 +1,4 @@
-"""Edits waiting jobs."""
+"""Edits waiting jobs, and gives jobs more time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuqueue.client.memory import OpenMemory, with_memory
 from gpuqueue.client.placement import UuidsOf, replaced
 from gpuqueue.errors import BadRequest
 from gpuqueue.model import job_ref, times, validation
-from gpuqueue.model.job import Job
+from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_request import JobEdit, spec_fields
 from gpuqueue.model.job_spec import ASKED, AUTO, JobSpec
 from gpuqueue.model.validation import NONE
@@ -48,6 +48,24 @@ def edit(connection: Connection, job: int | str, wanted: JobEdit) -> Job:
     if state is None:
         raise only_waiting(job_id, reads.show(connection, job_id).job.state)
     return reads.get(connection, job_id)
+
+
+def extend(connection: Connection, job: int | str, time: str | float) -> Job:
+    """Raise the time limit of a job by *time*; if it waits, as an edit does."""
+    from gpuqueue.queue.requests import not_extended  # noqa: PLC0415 - lazy import for startup time
+
+    name, added_s = job_ref.one_job(job), validation.added_time(time)
+    while True:
+        known = reads.show(connection, str(name)).job
+        if known.spec.array is not None or known.member is not None or known.spec.time_limit_s is None:
+            raise not_extended(known)
+        if known.state in {JobState.QUEUED, JobState.HELD}:
+            return edit(connection, known.id, JobEdit(time_limit=known.spec.time_limit_s + added_s))
+        state = connection.queue.requests.extend(known.id, added_s, by=connection.user)
+        if state is None or state.is_end or state is JobState.CANCELLING:
+            raise not_extended(reads.show(connection, known.id).job)
+        if state in {JobState.STARTING, JobState.RUNNING}:
+            return reads.get(connection, known.id)
 
 
 def _signed(connection: Connection, job_id: int, change: Callable[[JobSpec], JobSpec]) -> Callable[[JobSpec], JobSpec]:
@@ -108,6 +126,8 @@ def change_of(wanted: JobEdit, uuids_of: UuidsOf) -> Callable[[JobSpec], JobSpec
 def _fields(wanted: JobEdit) -> dict[str, Any]:
     """Return the fields of the spec that take one value each."""
     fields = spec_fields(wanted, REMOVABLE)
+    if wanted.time_limit is not None:
+        fields["extended_s"] = 0.0
     if wanted.mem is not None and wanted.mem != AUTO:
         fields |= {"mem_bytes": validation.mem_bytes(wanted.mem), "mem_source": ASKED}
     return fields

@@ -369,6 +369,19 @@ class Jobs:
         """
         return edit.edit(self._connection, job, wanted)
 
+    def extend(self, job: int | str, time: str | float) -> Job:
+        """Raise the time limit of a job that waits or runs by *time*, and return the job. Its run goes on at once.
+
+        *time* is seconds, or a duration such as ``"2h"``.
+
+        Raises:
+            Refused: the job has no time limit, has ended, is an array or a member of one, or is another's; or it runs,
+                and its owner adds more than the site permits.
+            BadRequest: the time is malformed, or the new limit is out of range.
+
+        """
+        return edit.extend(self._connection, job, time)
+
     def tag(self, job: int | str, *words: str, remove: bool = False) -> None:
         """Add *words* to the tags of a job, or remove them. The job may have ended.
 

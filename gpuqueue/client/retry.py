@@ -72,6 +72,7 @@ def spec_again(
         retry_of=None if _never_began(connection, before) else before.id,
         tags=before.tags,
         git=_checkout(connection, spec, is_caller=mine is None),
+        extended_s=0.0,
         ticket=None,
         array=None if spec.array is None else _failed(connection, before, spec.array, name),
     )

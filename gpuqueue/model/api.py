@@ -48,6 +48,13 @@ class RetryRequest:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ExtendRequest:
+    """How much to add to the time limit of a job: seconds, or a duration such as ``2h``."""
+
+    time: str | float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class MoveRequest:
     """Where a waiting job goes: before the other jobs of its user, or back to its place by arrival."""
 

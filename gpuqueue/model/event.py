@@ -87,7 +87,8 @@ class Event:
     adopt    ``token``, ``claimed`` (ms), ``started``; if the store had lost the run, also the fields of claim; if the
              store had lost the job, also the fields of submit
     park     ``token``, ``until`` (ms; the host went down and left the run to its shim)
-    edit     ``spec``, ``meant``, ``begin`` (the new request of the job)
+    edit     ``spec``, ``meant``, ``begin`` (the new request of the job); if its run was given more time, instead of the
+             last two ``limit`` (the new time limit in ms) and ``by`` (the account)
     move     ``front`` (place before the user's other jobs, the highest first; empty: in the order of submission)
     mark     ``add``, ``remove`` (tags, comma-separated), ``note`` (empty: removed), each only if it was given. Also for
              ended jobs. The job's state stays the same

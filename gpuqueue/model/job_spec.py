@@ -222,6 +222,7 @@ _FIELDS: tuple[tuple[str, str, tuple[type, ...], str], ...] = (
     ("cpus", "cpus", (int, float, type(None)), "a number"),
     ("cpu_mem", "cpu_mem_bytes", (int, type(None)), "a whole number"),
     ("expected_utilisation", "expected_utilisation", (int, float, type(None)), "a number"),
+    ("extended_s", "extended_s", (int, float), "a number of seconds"),
     ("ticket", "ticket", _TEXT_OR_NONE, "text"),
     ("the command", "argv", (tuple,), "a tuple of words"),
     ("the environment", "env", (Mapping,), "a mapping of names to values"),
@@ -328,12 +329,14 @@ class JobSpec(JobTerms):
     - ``account`` is the submitter.
     - ``mem_bytes`` is the memory that the job needs on *each* of its ``gpus`` devices. With ``cap``, the worker limits
       the job's frameworks to it.
+    - ``extended_s`` is how much of its time limit was added while it ran.
     - ``ticket`` is the signature of a service that signs jobs (:mod:`gpuqueue.model.ticket`). It holds the arguments.
     """
 
     account: Account
     mem_bytes: int
     name: str
+    extended_s: float = 0.0
     ticket: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:

@@ -74,6 +74,14 @@ def time_limit(value: object) -> float | None:
     return duration_or_none("time_limit", value)
 
 
+def added_time(value: object) -> float:
+    """Return the seconds to add to a time limit."""
+    added_s = duration_or_none("time", value)
+    if not added_s:
+        raise BadRequest(f"give the time to add, such as 2h, not {brief(value)}")
+    return added_s
+
+
 def size_or_none(what: str, value: object) -> int | None:
     """Return a size in bytes, given in bytes or as text such as ``20G``, or None."""
     if value is None:

@@ -96,6 +96,8 @@ USUAL_S = "usu"
 CLAIMED_FAIR_MS = "tf"
 #: The claim time of a run that a job waited for in vain; no reservation waits for this run again.
 IN_VAIN_MS = "iw"
+#: The time limit of the run. Only if it was extended while the job ran.
+TIME_LIMIT_MS = "tl"
 #: The job that preempted this run.
 PREEMPTED_BY = "pre"
 #: When the preempted run must have ended.

@@ -191,6 +191,8 @@ class Verdicts:
     drains: tuple[Drain, ...] = ()
     #: Preemptions of the runs in ``go_on``, by token.
     preemptions: Mapping[str, PreemptRequest] = field(default_factory=dict)
+    #: The time limits of the runs whose limit was extended, in seconds, by token.
+    limits: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

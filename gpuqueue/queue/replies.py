@@ -135,6 +135,7 @@ def verdicts(reply: str) -> Verdicts | str:
             token: PreemptRequest(by=int(each["by"]), left_s=each["left_ms"] / 1000)
             for token, each in plain["preempted"].items()
         },
+        limits={token: int(limit_ms) / 1000 for token, limit_ms in plain["limits"].items()},
     )
 
 

@@ -1,4 +1,4 @@
-"""Requests: submit a job, or edit one that waits."""
+"""Requests: submit a job, edit one that waits, or give one more time."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue.changes import not_yours
 from gpuqueue.queue.entries import read_entries
-from gpuqueue.queue.store import Store, answering
+from gpuqueue.queue.store import Store, answering, to_ms
 from gpuqueue.text.sanitize import plain, short
+from gpuqueue.text.units import format_duration
 
 if TYPE_CHECKING:
     import hashlib
@@ -179,6 +180,55 @@ class Requests:
                 _refuse_edit(job_id, verdict, rest)
                 _refuse(spec, verdict, rest, lambda: devices.known_devices(self._store))
                 return JobState(verdict)
+
+    @answering
+    def extend(self, job_id: int, added_s: float, *, by: str = "") -> JobState | None:
+        """Add to the time limit of a job that has started, and has one; return its state, None if it is unknown.
+
+        If the state is another than starting or running, nothing was changed. *by*: see :meth:`edit`.
+
+        Raises:
+            Refused: *by* may not change the job, or is its owner and adds more than the site permits.
+            BadRequest: the new limit is out of range.
+
+        """
+        while True:
+            fields, payload = next(read_entries(self._store, [job_id]))
+            if not fields:
+                return None
+            before = decode_spec(payload)
+            longer_s, extended_s = (before.time_limit_s or 0.0) + added_s, before.extended_s + added_s
+            spec = replace(before, time_limit_s=longer_s, extended_s=extended_s)
+            digest = hashlib.sha1((payload or "").encode(), usedforsecurity=False).hexdigest()
+            words = (to_ms(longer_s), spec.shape.time_limit_s, encode_spec(spec), to_ms(extended_s), by)
+            verdict, *rest = self._store.scripts.run("extend", job_id, digest, *words) or ("gone",)
+            if verdict == "of":
+                raise not_yours(job_id, rest[0])
+            if verdict == "limited":
+                raise refusals.beyond_limit(spec, json.loads(rest[0]))
+            if verdict == "much":
+                raise _beyond_extension(job_id, int(rest[0]) / 1000, before.extended_s)
+            if verdict != "changed":  # otherwise another change came first: repeat with its result
+                return None if verdict == "gone" else JobState(rest[0] if rest else verdict)
+
+
+def _beyond_extension(job_id: int, most_s: float, so_far_s: float) -> Refused:
+    """Return the error for an owner who adds more time than the site permits."""
+    most = f"may add {format_duration(most_s)} in all" if most_s else "may add no time"
+    so_far = f", and {format_duration(so_far_s)} is added" if so_far_s else ""
+    return Refused(
+        f"the owner of a running job {most} here (setting extend){so_far}: add less, or ask an administrator of this "
+        f"site for gpuqueue extend {job_id}"
+    )
+
+
+def not_extended(job: Job) -> Refused:
+    """Return the error for a job whose time limit cannot be raised."""
+    if job.state.is_end or job.state is JobState.CANCELLING:
+        return Refused(f"job {job.label} {job.state.in_words}: only a job that waits or runs can be extended")
+    if job.spec.array is not None or job.member is not None:
+        return Refused(f"job {job.label} is an array, or a member of one: only a job of its own can be extended")
+    return Refused(f"job {job.label} has no time limit: there is nothing to extend")
 
 
 def _but_for_at_once(spec: JobSpec) -> JobSpec:

@@ -38,18 +38,21 @@ class Rules:
         shares: Mapping[str, float],
         placement: Preference | None = None,
         admins: str = "",
+        extend_s: float | None = None,
     ) -> bool:
         """Set how usage is counted, and the permissions; return whether the half-life or the shares changed.
 
         *half_life_s* is the half-life of usage, in seconds. *urgent*: users that may use the priority urgent, None for
         all. *placement*: placement of jobs on one device, None for the first device that claims them. *admins*: users
-        that may change the jobs of others, separated by commas; ``*`` for all.
+        that may change the jobs of others, separated by commas; ``*`` for all. *extend_s*: how much an owner may add to
+        the time limit of a running job, None for any.
         """
         others = {user: share for user, share in shares.items() if share != 1}
         pairs = [word for user, share in sorted(others.items()) for word in (user, max(1, round(share * 1000)))]
         who = "*" if urgent is None else ",".join(sorted(urgent))
         where = placement.letter if placement else ""
-        return bool(self._store.scripts.run("set_policy", to_ms(half_life_s), who, where, admins, *pairs))
+        extend_ms = "" if extend_s is None else to_ms(extend_s)
+        return bool(self._store.scripts.run("set_policy", to_ms(half_life_s), who, where, admins, extend_ms, *pairs))
 
     @answering
     def admins(self) -> str:
@@ -89,5 +92,6 @@ def send_rules(queue: JobQueue, settings: Settings) -> None:
         shares=Shares.parse(settings.shares, settings.groups).by_user(),
         placement=settings.placement,
         admins=settings.admins,
+        extend_s=settings.extend_s,
     )
     queue.rules.set_limits(settings.site_limits())

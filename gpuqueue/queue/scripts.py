@@ -55,6 +55,7 @@ ACTS = (
     "release",
     "edit_members",
     "edit",
+    "extend",
     "move_front",
     "set_tags",
     "settle",
@@ -106,6 +107,7 @@ SHARED = {
     "usage": ("device_filter", "array_index", "limits", "submit_limits"),
     "move_front": ("authorize", "priority_front"),
     "set_tags": ("authorize",),
+    "extend": ("authorize", "device_filter", "array_index", "limits"),
     "rebuild_marks": ("priority_front",),
     **dict.fromkeys(
         ("adopt", "lose_host", "reap", "rebuild_job", "rebuild_array"), ("dependencies", "array_index", "array")

@@ -1,4 +1,4 @@
-"""Wake-up channels: the store publishes when there is work, room, a cancellation, a preemption or an end."""
+"""Wake-up channels: the store publishes work, room, cancellations, preemptions, extensions and ends."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ MAX_WAIT_S = 10.0
 class WakeUp:
     """A wake-up message: ``work`` (poll the queue), ``cancel`` or ``preempt`` (*token*'s run), ``end`` (of *job_id*).
 
-    A run is preempted by the job *by* and has *left_s* seconds to end. *device* is the device whose worker should poll
-    for work; None means all devices.
+    A run is preempted by the job *by* and has *left_s* seconds to end. ``extend``: the time limit of
+    *token*'s run is *limit_s* seconds now. *device* is the device whose worker should poll for work; None means all
+    devices.
     """
 
     what: str
@@ -27,6 +28,7 @@ class WakeUp:
     token: str | None = None
     by: int | None = None
     left_s: float | None = None
+    limit_s: float | None = None
     device: str | None = None
 
 
@@ -41,6 +43,9 @@ def wake_of(channel: str, text: str) -> WakeUp:
         if channel == keys.CONTROL and words[0] == "preempt":
             token, by, left_ms = words[2].split(":")
             return WakeUp("preempt", job_id=int(words[1]), token=token, by=int(by), left_s=int(left_ms) / 1000)
+        if channel == keys.CONTROL and words[0] == "extend":
+            token, limit_ms = words[2].split(":")
+            return WakeUp("extend", job_id=int(words[1]), token=token, limit_s=int(limit_ms) / 1000)
         if channel == keys.WAKEUP_CHANNEL and text.startswith(FOR):
             return WakeUp("work", device=text.removeprefix(FOR))
     except (ValueError, IndexError):

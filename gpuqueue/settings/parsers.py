@@ -297,6 +297,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "visible": _one_of(Visible, "neither uuid nor index"),
     "urgent": _users,
     "admins": _admins,
+    "extend_s": _or_none(lambda raw: 0.0 if raw == "0" else parse_duration(raw)),
     "access": _access,
     "request_rate": _or_none(_whole(1, 999_999, "no number of requests per second: write 200, or none for no limit")),
     "metrics_users": _flag,

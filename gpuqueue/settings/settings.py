@@ -133,6 +133,8 @@ class Settings:
     urgent: str = "*"
     #: Users who may change the jobs of others, besides root, separated by commas; ``*`` for all. Empty: none.
     admins: str = ""
+    #: How much time the owner of a running job may add to its time limit, in all; None: any. Admins may add any.
+    extend_s: float | None = 86400.0
     #: Who may see and do what at the service, where it differs from the default: ``see-logs=everybody``.
     access: str = ""
     #: Most requests of one account to the service, per second, in the long run; None: no limit.

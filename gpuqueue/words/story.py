@@ -13,7 +13,7 @@ from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.job_spec import signal_name
 from gpuqueue.model.page import StepKind, StoryStep
 from gpuqueue.model.run import BY_SIGNAL, EARLY_SIGNAL, Ending, EndingKind, Record, Run, StartKind, state_after
-from gpuqueue.text.units import format_bytes
+from gpuqueue.text.units import format_bytes, format_duration
 from gpuqueue.words.values import place_of
 from gpuqueue.words.waiting import GOALS, TURN
 
@@ -40,6 +40,8 @@ _STEPS = {
     Act.EDIT: (StepKind.STEP, "the request was changed", ""),
     Act.MOVE: (StepKind.STEP, "moved {place}", ""),
 }
+#: The same for the edit that extends a run.
+_EXTENDED = (StepKind.STEP, "its time limit was raised to {longer}", "{who}")
 #: Acts after which a waiting job waits for something else.
 _WAITS_ANEW = {Act.HOLD, Act.RELEASE, Act.READY, Act.EDIT, Act.RESTORE}
 _WAITING = {JobState.QUEUED, JobState.HELD}
@@ -137,7 +139,7 @@ def _steps(event: Event, run: Run | None, record: Record) -> Iterator[StoryStep]
     elif event.act is Act.ARRAY:
         yield from _members(event)
     elif event.act in _STEPS:
-        kind, words, detail = _STEPS[event.act]
+        kind, words, detail = _EXTENDED if "limit" in event.fields and event.act is Act.EDIT else _STEPS[event.act]
         values = _values(event, run, record)
         step = StoryStep(at=event.at, kind=kind, words=words.format_map(values), detail=detail.format_map(values))
         yield _preempted(step, event) if event.act is Act.PREEMPT else step
@@ -155,6 +157,8 @@ def _values(event: Event, run: Run | None, record: Record) -> defaultdict[str, o
         "devices": place_of(run.host, run.devices) if run is not None and run.devices else "",
         "end": str(event.state) if is_end else "cancelled",  # a part of an array
         "noted": _note_at(event, record) or "promoted to a higher priority, because it has waited long",
+        "longer": format_duration(int(event.fields["limit"]) / 1000) if "limit" in event.fields else "",
+        "who": f"by {event.fields['by']}" if event.fields.get("by") else "",
         "place": "to the front of its user's jobs" if event.fields.get("front") else "back to its place",
     }
     return defaultdict(str, {**of_event, **event.fields, "attempt": event.attempt})

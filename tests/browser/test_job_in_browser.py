@@ -291,6 +291,23 @@ def test_a_note_is_written(played: tuple[ServedSite, JobScene], open_page: Open)
 
 
 @pytest.mark.full
+def test_a_job_gets_more_time(played: tuple[ServedSite, JobScene], open_page: Open) -> None:
+    """A time that is none is refused in the dialog. A job without a time limit has no such button."""
+    site, _ = played
+    with site.client("unix") as admin:
+        job, endless = (admin.jobs.submit(["true"], mem="1M", time_limit=each, hold=True).id for each in ("1h", None))
+    page = open_page(site, f"jobs/{job}")
+    page.get_by_role("button", name="More time…").click()
+    for text, said in (("soon", "is not a duration"), ("2h", "Its time limit is 3h now.")):
+        page.get_by_role("dialog").get_by_label("Time to add").fill(text)
+        page.get_by_role("dialog").get_by_role("button", name="Save").click()
+        page.get_by_text(said).wait_for()
+    page = open_page(site, f"jobs/{endless}")
+    page.get_by_role("button", name="Note…").wait_for()
+    assert 0 == page.get_by_role("button", name="More time…").count()
+
+
+@pytest.mark.full
 def test_tags_are_edited(played: tuple[ServedSite, JobScene], open_page: Open) -> None:
     """One is added and one removed. A word that is no tag is refused, and nothing changes."""
     site, scene = played

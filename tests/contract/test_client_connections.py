@@ -310,6 +310,9 @@ ERRORS: dict[str, Callable[[Client, Job, Job], Any]] = {
     "release ended": lambda client, _, old: client.jobs.release(old.id),
     "move ended": lambda client, _, old: client.jobs.move(old.id),
     "edit ended": lambda client, _, old: client.jobs.edit(old.id, mem="2M"),
+    "extend ended": lambda client, _, old: client.jobs.extend(old.id, "2h"),
+    "extend badly": lambda client, job, _: client.jobs.extend(job.id, "a while"),
+    "extend without a limit": lambda client, job, _: client.jobs.extend(job.id, 60),
     "edit nothing": lambda client, job, _: client.jobs.edit(job.id),
     "edit badly": lambda client, job, _: client.jobs.edit(job.id, mem="much"),
     "edit device": lambda client, job, _: client.jobs.edit(job.id, device="nowhere:9"),
@@ -423,6 +426,8 @@ def test_a_waiting_job_is_changed(client: Client, direct: Client) -> None:
     assert JobState.QUEUED is client.jobs.release(job.id).state
     assert JobState.QUEUED is client.jobs.move(job.id)
     assert 2 * 2**20 == client.jobs.edit(job.id, mem="2M", begin="2h", device="0").spec.mem_bytes
+    client.jobs.edit(job.id, time_limit="1h")
+    assert 10_800 == client.jobs.extend(job.id, "2h").spec.time_limit_s
     client.jobs.tag(job.id, "a", "b")
     client.jobs.tag(job.id, "a", remove=True)
     client.jobs.note(job.id, "mind the gap")

@@ -35,6 +35,7 @@ from workers.run import links
 from workers.run.files import FixedFile, is_ours, lock, put, read, read_fields, remove, warn_once
 from workers.shim import acl
 from workers.shim.code import DIRECTORY
+from workers.shim.files import TIME_LIMIT, extended
 from workers.shim.log import LIMIT, lowered
 from workers.shim.preempt_request import NAME as PREEMPT_REQUEST
 
@@ -222,11 +223,21 @@ class RunDir:
         """Lower the limit of the logs for the rest of the run. *reason* is a key of ``workers.shim.log.REASONS``."""
         if not self.claimed:
             return
-        new = self._at(f".{LIMIT}.{os.getpid()}.{threading.get_ident()}")
-        os.symlink(f"{limit_bytes} {reason}", new)  # noqa: PTH211 - see _at
-        os.rename(new, self._at(LIMIT))  # noqa: PTH104 - see _at
-        self._not_after_settlement(LIMIT)
+        self._link(LIMIT, f"{limit_bytes} {reason}")
         self._call_shim()
+
+    def _link(self, name: str, text: str) -> None:
+        """Make *name* a link whose target is *text*: a link needs no room on a full disk."""
+        new = self._at(f".{name}.{os.getpid()}.{threading.get_ident()}")
+        os.symlink(text, new)  # noqa: PTH211 - see _at
+        os.rename(new, self._at(name))  # noqa: PTH104 - see _at
+        self._not_after_settlement(name)
+
+    def extend(self, limit_s: float) -> None:
+        """Raise the time limit of the run to *limit_s* seconds, if it is not that already."""
+        if self.claimed and extended(self._at(TIME_LIMIT)) != limit_s:
+            self._link(TIME_LIMIT, str(limit_s))
+            self._call_shim()
 
     def log_limit(self) -> tuple[int, str] | None:
         """Return the limit in bytes that :meth:`limit_log` has set, and the key of its reason, or None."""

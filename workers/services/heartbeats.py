@@ -181,6 +181,8 @@ class Heartbeats:
                 run.directory.ask_end(EndingKind.LOST)
                 return
             run.directory.renew(until_s)
+            if run.held.token in verdicts.limits:
+                run.directory.extend(verdicts.limits[run.held.token])
             if run.held.token in verdicts.cancelled:
                 run.directory.ask_end(EndingKind.CANCELLED)
             elif run.held.token in verdicts.preemptions:

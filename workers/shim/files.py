@@ -19,6 +19,8 @@ TYPE_CHECKING = False
 MOST_READ = 64 * 1024 * 1024
 #: Longest time between two checks of ``heartbeat`` and ``cancel``, in seconds. Signals wake the shim at once.
 POLL_S = 1.0
+#: The name of the link with the time limit of a run that was extended.
+TIME_LIMIT = "time_limit"
 #: The error numbers of a file system that is full.
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 
@@ -132,6 +134,13 @@ def renewed_until(known: float) -> float:
         return float(read("heartbeat") or "")
     except ValueError:
         return known
+
+
+def extended(name: str = TIME_LIMIT) -> float | None:
+    """Return the time limit of a run that was extended, in seconds, from the link *name*; None without a valid one."""
+    with contextlib.suppress(OSError, ValueError):
+        return float(os.readlink(name))
+    return None
 
 
 def asked_end() -> str | None:

@@ -13,12 +13,12 @@ import time
 
 from workers.shim import acl, code
 from workers.shim.attached_terminal import SOCKET, TypedTerminal
-from workers.shim.files import POLL_S, asked_end, put, read, renewed_until
+from workers.shim.files import POLL_S, asked_end, extended, put, read, renewed_until
 from workers.shim.host_memory import adjust_oom_score
 from workers.shim.launched import launch
 from workers.shim.not_started import TOO_LATE, NotStarted, no_process, no_start, why
 from workers.shim.output_link import make_links
-from workers.shim.preempt_request import NEVER, PreemptRequest
+from workers.shim.preempt_request import PreemptRequest
 from workers.shim.pseudo_terminal import Terminal
 from workers.shim.tree import Tree, begin_child, end_child, raise_open_files
 
@@ -211,15 +211,14 @@ def wait(reader: int, spec: dict[str, Any], end: Callable[[], None]) -> None:
             *end* was called to end the process.
 
     """
-    until, limit_s = spec["start_before"], spec["time_limit_s"]
-    time_limit = NEVER if limit_s is None else time.monotonic() + limit_s
+    until, since, limit_s = spec["start_before"], time.monotonic(), spec["time_limit_s"]
     request = PreemptRequest(0.0)
     poll = select.poll()
     poll.register(reader, select.POLLIN)
     while not poll.poll(POLL_S * 1000):
         now, until = time.monotonic(), renewed_until(until)
         kind = asked_end()
-        if not kind and now >= time_limit:
+        if not kind and limit_s is not None and now >= since + (extended() or limit_s):
             kind = "timed_out"
         if not kind and request.poll(read):  # it has nothing to save
             kind = "preempted"

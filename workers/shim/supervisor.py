@@ -23,6 +23,7 @@ log       job      standard output and standard error, in the order of writing, 
 bundle    worker   the job's code if it came with the job; the first process unpacks it into ``code/tree``
                    (:mod:`workers.shim.code`)
 log_limit worker   a symbolic link whose target is a lower limit of the logs (see :mod:`workers.shim.log`)
+time_lim… worker   ``time_limit``: a symbolic link whose target is the extended time limit, in seconds
 tty       shim     the socket of an attached terminal (:mod:`workers.shim.attached_terminal`)
 stderr    job      standard error, if the job wants it separate from standard output
 ….times   shim     the size of ``log`` (or ``stderr``) over time
@@ -47,7 +48,7 @@ import sys
 import time
 
 from workers.shim import acl, shared_memory
-from workers.shim.files import POLL_S, add, asked_end, deleted, put, put_at_last, read, renewed_until
+from workers.shim.files import POLL_S, add, asked_end, deleted, extended, put, put_at_last, read, renewed_until
 from workers.shim.host_memory import HostMemory
 from workers.shim.log import KeptLog, LogLimit
 from workers.shim.master_port import with_master_port
@@ -82,14 +83,32 @@ def identity(pid: int, boot_id: str) -> str:
     return f"{pid} {start_ticks(pid)} {boot_id}\n"
 
 
+class TimeLimit:
+    """When a run must end, and when its early signal is due, in seconds on the monotonic clock. It may be extended."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self._since: float = time.monotonic()
+        self._limit_s: float | None = spec["time_limit_s"]
+        signal_and_time: tuple[int, float] = spec["signal"] or (0, -NEVER)
+        self.number, self._before_s = signal_and_time
+        self.end = NEVER if self._limit_s is None else self._since + self._limit_s
+        self.early = self.end - self._before_s
+
+    def read(self, now: float) -> None:
+        """Extend the limit if a worker has asked for that. An early signal that was sent is due again."""
+        limit_s = extended()
+        if limit_s is not None and limit_s != self._limit_s:
+            self._limit_s, self.end = limit_s, self._since + limit_s
+            if self.end - self._before_s > now:
+                self.early = self.end - self._before_s
+
+
 def watch(tree: Tree, spec: dict[str, Any], check_logs: Callable[[], float], request: PreemptRequest) -> str:
     """Wait until the first process ends or must end; return the kind of ending.
 
     If several endings apply at once, the order of the checks decides.
     """
-    time_limit = NEVER if spec["time_limit_s"] is None else time.monotonic() + spec["time_limit_s"]
-    number, before_s = spec["signal"] or (0, -NEVER)
-    early = time_limit - before_s
+    limit = TimeLimit(spec)
     until = spec["start_before"]
     while True:
         tree.reap()
@@ -98,13 +117,14 @@ def watch(tree: Tree, spec: dict[str, Any], check_logs: Callable[[], float], req
         if tree.lost:
             return "lost"
         now = time.monotonic()
+        limit.read(now)
         if (asked := asked_end()) is not None:
             return asked.strip() or "cancelled"
-        if now >= time_limit:
+        if now >= limit.end:
             return "timed_out"
-        if now >= early:
-            tree.early, early = number, NEVER
-            tree.send_first(number)
+        if now >= limit.early:
+            tree.early, limit.early = limit.number, NEVER
+            tree.send_first(limit.number)
         if request.poll(read) and not request.signalled:
             request.signalled = tree.send(signal.SIGTERM) and tree.send(signal.SIGCONT)
         if now >= request.until_s:
@@ -112,7 +132,7 @@ def watch(tree: Tree, spec: dict[str, Any], check_logs: Callable[[], float], req
         until = renewed_until(until)
         if now >= until or deleted():
             return "lost"
-        wake = min(now + POLL_S, now + check_logs(), early, time_limit, request.until_s, until)
+        wake = min(now + POLL_S, now + check_logs(), limit.early, limit.end, request.until_s, until)
         signal.sigtimedwait(WAKE, max(0.0, wake - now))
 
 

@@ -1,4 +1,4 @@
-"""The commands that change jobs: ``cancel``, ``hold``, ``release``, ``move``, ``tag`` and ``note``."""
+"""The commands that change jobs: ``cancel``, ``hold``, ``release``, ``extend``, ``move``, ``tag`` and ``note``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from gpuqueue.cli.completion.candidates import live_ids
+from gpuqueue.cli.options.job_id import one_job_argument
 from gpuqueue.cli.options.job_selection import Selection, act_on, chosen, ids, on_each
 from gpuqueue.cli.options.once import Once
 from gpuqueue.client import Client
@@ -18,6 +19,7 @@ from gpuqueue.model.array import Indexes
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_ref import JobName
 from gpuqueue.text.sanitize import plain
+from gpuqueue.text.units import format_duration
 
 job_id_argument = click.argument("job_id", metavar="ID", shell_complete=live_ids())
 #: Most index ranges that a line names.
@@ -83,6 +85,23 @@ def _release(client: Client, name: str) -> str:
         return change_line("release", name, change) + " (it was not held)"
     was = f"; it was held: {plain(change.because)}" if change.because else ""
     return change_line("release", name, change) + was
+
+
+@click.command()
+@one_job_argument()
+@click.argument("time", metavar="TIME")
+def extend(job_id: str, time: str) -> None:
+    """Add TIME to the time limit of a job that waits or runs. A run goes on without a break.
+
+    An owner may add as much as the site permits (setting extend), an administrator any time.
+
+    \b
+    Examples:
+      gpuqueue extend 12 2h
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    with Client() as client:
+        job = client.jobs.extend(job_id, time)
+        click.echo(f"{job_line(str(job.id), job.state)}, at most {format_duration(job.spec.time_limit_s or 0)} now")
 
 
 @click.command()

@@ -153,6 +153,7 @@ def _requested_lines(record: Record) -> list[str]:
         *code_lines(spec),
         f"  asked      {asked_in_words(spec)}"
         + (f", at most {format_duration(spec.time_limit_s)}" if spec.time_limit_s else "")
+        + (f" ({format_duration(spec.extended_s)} of it added)" if spec.extended_s else "")
         + (f", {spec.signal} before that" if spec.signal else "")
         + f", {priority_of(job)}",
         *([f"  limits     {limits}"] if limits is not None else []),

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from gpuqueue.client.changes import Change
 from gpuqueue.codec.wire import to_plain
 from gpuqueue.model.access import Action, Me
-from gpuqueue.model.api import Moved, MoveRequest, NoteRequest, TagRequest, Whether
+from gpuqueue.model.api import ExtendRequest, Moved, MoveRequest, NoteRequest, TagRequest, Whether
 from gpuqueue.model.job import Job
 from gpuqueue.model.job_request import JobEdit
 from gpuqueue.model.job_spec import JobSpec
@@ -93,6 +93,18 @@ def edit(call: Call, name: str, body: JobEdit) -> Job:
     before = call.client.jobs.get(name)
     with call.change(Action.CHANGE_JOB, "edit", name, owner=before.spec.account, detail=given) as change:
         after = call.client.jobs.edit(name, **fields)
+        change.set_detail(**differences(before.spec, after.spec))
+        return call.job(after, whole=True)
+
+
+@operation(router, "jobs.extend")
+def extend(call: Call, name: str, body: ExtendRequest) -> Job:
+    """Raise the time limit of a job that waits or runs."""
+    call.must_see_jobs()
+    before = call.client.jobs.get(name)
+    asked = {"time": _word(body.time)}
+    with call.change(Action.CHANGE_JOB, "extend", name, owner=before.spec.account, detail=asked) as change:
+        after = call.client.jobs.extend(name, body.time)
         change.set_detail(**differences(before.spec, after.spec))
         return call.job(after, whole=True)
 

@@ -6,11 +6,11 @@ import { html, useState } from "../lib.js";
 import { Dialog } from "../parts/dialog.js";
 import { Fault } from "../parts/field.js";
 import { jobLink } from "../route.js";
-import { PRIORITIES } from "../words.js";
+import { PRIORITIES, duration } from "../words.js";
 import { RunAgain } from "./job-again.js";
-import { EditTags, WriteNote, saveNote, saveTags } from "./job-marks.js";
+import { EditTags, MoreTime, WriteNote, saveNote, saveTags } from "./job-marks.js";
 
-/** @typedef {"cancel" | "again" | "note" | "tags" | null} Asks */
+/** @typedef {"cancel" | "again" | "note" | "tags" | "time" | null} Asks */
 
 /** @param {{label: string, name: string, state: string, isArray: boolean, fault: string | null, onYes: () => void, onNo: () => void}} props */
 function ConfirmCancel({ label, name, state, isArray, fault, onYes, onNo }) {
@@ -73,6 +73,8 @@ export function JobActions({ me, view, state, label, path, asks, onAsk, onChange
   const release = () => act(() => change("POST", `${path}/release`).then(() => "Released."));
   /** @param {string} value */
   const setPriority = (value) => act(() => change("PATCH", path, { priority: value }).then(() => `Its priority is ${value} now.`));
+  /** @param {string} time */
+  const extend = (time) => act(async () => `Its time limit is ${duration((await change("POST", `${path}/extend`, { time })).spec.time_limit_s)} now.`);
   /** @param {string} mem */
   const again = (mem) => act(async () => {
     const job = await change("POST", `${path}/retry`, { changes: mem ? { mem } : {} });
@@ -95,6 +97,7 @@ export function JobActions({ me, view, state, label, path, asks, onAsk, onChange
             ${PRIORITIES.map((each) => html`<option value=${each}>${each}</option>`)}
           </select></label>` : null}
         ${may ? html`<button type="button" disabled=${isBusy || state === "cancelling"} onClick=${() => ask("cancel")}>Cancel…</button>` : null}
+        ${may && spec.time_limit_s !== null && !member && !spec.array ? html`<button type="button" disabled=${isBusy || state === "cancelling"} onClick=${() => ask("time")}>More time…</button>` : null}
         ${rights.change ? html`<button type="button" disabled=${isBusy} onClick=${() => ask("note")}>Note…</button>
           <button type="button" disabled=${isBusy} onClick=${() => ask("tags")}>Tags…</button>` : null}
         ${rights.retry && isEnd(state) ? html`<button type="button" class="main" disabled=${isBusy} onClick=${() => ask("again")}>Run again…</button>` : null}
@@ -104,6 +107,7 @@ export function JobActions({ me, view, state, label, path, asks, onAsk, onChange
       ${asks === "cancel" ? html`<${ConfirmCancel} label=${label} name=${spec.name} state=${state} isArray=${spec.array !== null} fault=${fault} onYes=${cancel} onNo=${stop} />` : null}
       ${asks === "note" ? html`<${WriteNote} label=${label} text=${note ?? ""} fault=${fault} onYes=${(/** @type {string} */ text) => act(() => saveNote(path, text))} onNo=${stop} />` : null}
       ${asks === "tags" ? html`<${EditTags} label=${label} text=${tags.join(" ")} fault=${fault} onYes=${(/** @type {string} */ text) => act(() => saveTags(path, tags, text))} onNo=${stop} />` : null}
+      ${asks === "time" ? html`<${MoreTime} label=${label} text="1h" fault=${fault} onYes=${extend} onNo=${stop} />` : null}
       ${asks === "again" ? html`<${RunAgain} label=${label} view=${view} fault=${fault} onYes=${again} onNo=${stop} />` : null}
     </div>
   `;

@@ -1,4 +1,4 @@
-// What people attach to a job: its tags and its note.
+// What people give to a job: its tags, its note, and more time.
 import { change } from "../api.js";
 import { html, useState } from "../lib.js";
 import { Dialog } from "../parts/dialog.js";
@@ -47,6 +47,9 @@ export const WriteNote = ({ label, ...asked }) => html`<${AskText} title=${`Note
 
 /** @param {Asked} props */
 export const EditTags = ({ label, ...asked }) => html`<${AskText} title=${`Tags of ${label}`} name="Tags" ...${asked}>Words with spaces between them. The filters of the queue and of the history find them.<//>`;
+
+/** @param {Asked} props */
+export const MoreTime = ({ label, ...asked }) => html`<${AskText} title=${`More time for ${label}`} name="Time to add" ...${asked}>What is added to its time limit, such as 30m or 2h.<//>`;
 
 /** @param {string} path of the job @param {string} text */
 export async function saveNote(path, text) {

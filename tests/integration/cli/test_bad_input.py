@@ -40,6 +40,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "hold": ("-u", "-n", "--all", "-y"),
     "release": ("-u", "-n", "--all", "-y"),
     "edit": ("-m", "-g", "--device", "-t", "-n", "-p", "--pool", "--after", "--begin", "--retries", "--retry-on"),
+    "extend": (),
     "tag": ("-r",),
     "note": (),
     "move": ("--front", "--undo"),

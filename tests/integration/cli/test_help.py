@@ -48,6 +48,7 @@ ACT = {
     "edit",
     "retry",
     "lost",
+    "extend",
     "move",
     "tag",
     "note",

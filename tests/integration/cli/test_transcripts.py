@@ -69,7 +69,7 @@ class Scene:
         self.is_forged = False  # whether a line has written into the store what its scripts would not
         self._offers: dict[str, Offer] = {}
         self._runs: dict[str, Claim] = {}
-        queue.rules.set_policy(half_life_s=604_800, urgent=None, shares={}, admins="admin")
+        queue.rules.set_policy(half_life_s=604_800, urgent=None, shares={}, admins="admin", extend_s=86_400)
 
     def type(self, who: str, line: str) -> list[str]:
         """Run a command and return the lines that it prints."""

@@ -49,8 +49,11 @@ ODD: tuple[Any, ...] = (
     "x" * 5000,
 )
 SPEC = encode_spec(make_spec())
-#: Digest of the request of job 4 in the fixture's store.
-DIGEST = hashlib.sha1(encode_spec(make_spec(account=BOB)).encode(), usedforsecurity=False).hexdigest()
+#: Digests of the requests of jobs 4 and 1 in the fixture's store.
+DIGEST, URGENT_DIGEST = (
+    hashlib.sha1(encode_spec(each).encode(), usedforsecurity=False).hexdigest()
+    for each in (make_spec(account=BOB), make_spec(priority=Priority.URGENT))
+)
 
 
 @pytest.fixture
@@ -169,7 +172,7 @@ GOOD: dict[str, list[Any]] = {
     "reserve": [0, 1],
     "promote": [0, 100],
     "preempt": [0, 60_000, 5, 3, "01", 2, "0"],
-    "set_policy": [86_400_000, "ada,bob", "s", "eve", "ada", 2000],
+    "set_policy": [86_400_000, "ada,bob", "s", "eve", 3_600_000, "ada", 2000],
     "set_limits": ["user:*", "running_gpus=2 queued_jobs=9!", "member:bob", "lab", "members:lab", "bob,eve"],
     "usage": [],
     "why": [5],
@@ -179,6 +182,7 @@ GOOD: dict[str, list[Any]] = {
     "release": [6, ""],
     "edit_members": [7, "cancel", "2-3", "ada"],
     "edit": [4, DIGEST, 2, GIB, f"{GIB}:0:1:", SPEC, 1, 1, 1, 1, "after=5:ok begin=9 times=3 on=any", "bob"],
+    "extend": [1, URGENT_DIGEST, 7_200_000, 7200, SPEC, 3_600_000, "ada"],
     "move_front": [4, 1, "bob"],
     "set_tags": [4, "a,b", "c", 1, "text", "bob", "failed", 1, 0, "bob"],
     "set_tags, of one that is forgotten": [99, "a", "", 0, "", "", "failed", 1, 0, "bob"],
@@ -194,6 +198,7 @@ ANYTHING = {
     ("adopt", 9),
     ("submit", 5),
     ("edit", 5),
+    ("extend", 4),
     ("started", 3),
     ("run_note", 2),
     ("idle", 5),

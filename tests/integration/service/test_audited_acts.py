@@ -81,6 +81,9 @@ def test_the_log_says_what_was_changed(served: ServedSite) -> None:
         admin.jobs.edit(job.id, mem="2G", time_limit="10m", after=[])
         with pytest.raises(GpuQueueError):
             admin.jobs.edit(job.id, mem="900G")
+        admin.jobs.extend(job.id, "20m")
+        with pytest.raises(Refused, match=r"has no time limit: there is nothing to extend"):
+            admin.jobs.extend(admin.jobs.submit(["train"], mem="1G").id, 60)
         admin.jobs.tag(job.id, "a", "b")
         admin.jobs.note(job.id, "mind the gap")
         admin.jobs.move(job.id, front=False)
@@ -98,6 +101,9 @@ def test_the_log_says_what_was_changed(served: ServedSite) -> None:
     assert {"mem_bytes": f"{2**30} -> {2**31}", "time_limit_s": "null -> 600.0"} == edit.detail
     assert ({"mem": "900G"}, AuditOutcome.REFUSED) == (no_edit.detail, no_edit.outcome)
     assert ({"host": "nodeB", "became": f"{on_b.job_id}=queued"}, (str(on_b.job_id),)) == (lost.detail, lost.jobs)
+    extended, not_extended = the(served, "extend", 2)
+    assert {"time_limit_s": "600.0 -> 1800.0"} == extended.detail
+    assert ({"time": "60"}, AuditOutcome.REFUSED) == (not_extended.detail, not_extended.outcome)
     assert {"add": "a b"} == the(served, "tag")[0].detail
     assert {"text": "mind the gap"} == the(served, "note")[0].detail
     assert {"to": "its place by arrival"} == the(served, "move")[0].detail

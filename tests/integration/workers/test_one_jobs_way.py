@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -361,6 +362,27 @@ def test_a_shell_that_does_not_catch_its_early_signal_is_not_retried_as_killed_f
     shown = site.cli("show", done.stdout.strip()).stdout
     assert "  ending     timed out: killed by SIGUSR1 of --signal, which it does not catch\n" in shown
     assert 124 == site.cli("wait", done.stdout.strip(), check=False).returncode
+
+
+@pytest.mark.full
+def test_a_running_job_gets_more_time_at_once(site: Site) -> None:
+    """Its shim obeys the new limit although its worker sends no heartbeat meanwhile, and the history says so."""
+    site.start_recorder()
+    site.start_worker()
+    waits = "until [ -e go ]; do sleep 0.1; done"  # longer than the first limit
+    place = site.settings.state_dir
+    job = int(site.cli("submit", "--mem", "1M", "--time", "3s", "--cwd", str(place), "--", "sh", "-c", waits).stdout)
+    until(lambda: site.client.jobs.get(job).state is JobState.RUNNING, what="the start")
+
+    done = site.cli("extend", str(job), "1h")
+
+    assert f"job {job}: running, at most 1:00:03 now\n" == done.stdout
+    since_s = time.monotonic()
+    until(lambda: time.monotonic() > since_s + 3.5, what="the end of the first limit")
+    (place / "go").touch()
+    record = site.until_recorded(job)
+    assert (JobState.SUCCEEDED, 3603.0) == (record.job.state, record.job.spec.time_limit_s)
+    assert "at most 1:00:03 (1:00:00 of it added)" in site.cli("show", str(job)).stdout
 
 
 SBATCH = """#!/bin/bash -l

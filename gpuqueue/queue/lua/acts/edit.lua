@@ -91,7 +91,7 @@ local same = shape == job.shape
 leave(id, job, false, same)
 job.shape = shape
 call('HSET', job_key(id), F.shape, shape, F.mem_bytes, mem) -- a request excludes no host
-call('HDEL', job_key(id), F.excluded)
+call('HDEL', job_key(id), F.excluded, F.time_limit_ms)
 if priority ~= '' then
   job.priority = priority
   call('HSET', job_key(id), F.priority, priority, F.promotions, 0)

@@ -8,6 +8,7 @@
 --   others:   leases on this device that were not named: job_id, token, lease_bytes, observed_bytes, leads (whether this
 --     device is the run's first)
 --   preempted: token -> {by: the job it is preempted for, left_ms: the time that it has left, negative if overdue}
+--   limits:   token -> the time limit in ms, of the runs whose limit was extended
 --   drained:  the drains of the device (JSON), if any
 local wrong = misfit {'host', 'device', 'bytes', 'bytes', 'bytes', 'count', 'pool', 'word', 'ms', 'by'}
 local at = 11
@@ -45,7 +46,7 @@ local function charge_on(id, job)
   charge(job.user, more, share_of(job.user), priorities_waited_at())
 end
 
-local verdicts, named, preempted = {}, {}, {}
+local verdicts, named, preempted, limits = {}, {}, {}, {}
 local i = 11
 while i <= #ARGV do
   local id, token, n = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
@@ -62,6 +63,7 @@ while i <= #ARGV do
     end
     verdicts[token] = job.state == 'cancelling' and -1 or 1
     named[id] = true
+    limits[token] = job.time_limit_ms
     charge_on(id, job)
     if job.preempted_by and job.state == 'running' then
       preempted[token] = {by = job.preempted_by, left_ms = (tonumber(job.preempt_until_ms or '') or now) - now}
@@ -83,5 +85,5 @@ for k = 1, #leases, 2 do
       leads = string.match(job.devices or '', '^[^,]+') == device}
   end
 end
-return cjson.encode({epoch = call('GET', P .. 'epoch'), verdicts = verdicts, others = others, preempted = preempted,
+return cjson.encode({epoch = call('GET', P .. 'epoch'), verdicts = verdicts, others = others, preempted = preempted, limits = limits,
   drained = call('HGET', P .. 'drained', device) or nil})
