@@ -75,14 +75,14 @@ class TerminalFound(Exception):
 class Follower:
     """Follows a job in the foreground until its end.
 
-    *ours* means that this command submitted the job: Ctrl-C cancels it if the user cannot be asked. *ctrl_c* is already
-    entered, so that an earlier Ctrl-C counts too.
+    *ours* means that this command submitted the job: Ctrl-C cancels it if the user cannot be asked, or is not (*asks*).
+    *ctrl_c* is already entered, so that an earlier Ctrl-C counts too.
     """
 
-    def __init__(self, client: Client, job_id: int | str, ctrl_c: CtrlC, *, ours: bool) -> None:
+    def __init__(self, client: Client, job_id: int | str, ctrl_c: CtrlC, *, ours: bool, asks: bool = True) -> None:
         self._client = client
         self._job_id = job_id
-        self._ours = ours
+        self._ours, self._asks = ours, asks
         self._tail = client.logs.tail()
         self._errors = client.logs.tail(stderr=True)
         self._line = WaitLine(client)
@@ -277,7 +277,7 @@ class Follower:
         if self._cancelled:
             self._leave("it is being cancelled", INTERRUPTED)
         unasked = Choice.CANCEL if self._ours else Choice.DETACH
-        choice = ask(self._job_id, self._has_ended) if can_ask() else unasked
+        choice = ask(self._job_id, self._has_ended) if self._asks and can_ask() else unasked
         self._ctrl_c.forget()
         if choice is Choice.DETACH:
             self._leave(f"it runs on: gpuqueue attach {self._job_id}", LEFT)

@@ -423,6 +423,12 @@ _SNAPSHOT: tuple[Option, ...] = (
         help="Send files that look like secrets and match PATTERN. Repeatable.",
     ),
 )
+_ENVIRONMENT = click.option(
+    "--environment",
+    metavar="NAME",
+    help="Python environment of the hosts, by its name in their settings.",
+    shell_complete=environments,
+)
 _PYTHON: tuple[Option, ...] = (
     click.option(
         "--python",
@@ -430,12 +436,7 @@ _PYTHON: tuple[Option, ...] = (
         help="Interpreter of a .py script. Default: the active environment's.",
         shell_complete=files,
     ),
-    click.option(
-        "--environment",
-        metavar="NAME",
-        help="Python environment of the hosts, by its name in their settings.",
-        shell_complete=environments,
-    ),
+    _ENVIRONMENT,
 )
 
 _ANYWAY = click.option("--anyway", is_flag=True, help="Submit a script that is refused for its text.")
@@ -525,6 +526,21 @@ _ARRAY_OPTIONS = (
         help="Hold the rest of an array after N failed members without a success. Default: the site's. 0: never.",
     ),
 )
+#: The options of ``shell`` and ``notebook``, which decide the rest of their request.
+_INTERACTIVE_OPTIONS = (
+    field("mem", "Memory on each device: 6G, 6000M, 512MiB (binary)."),
+    field("gpus", "Number of devices, all on one host.", default=1, show_default=True),
+    *_DEVICE_OPTIONS,
+    field("time_limit", "Time limit, which ends it.", default="8h", show_default=True),
+    field("cpus", "At most this many processors of the host: 4, 0.5."),
+    field("cpu_mem", "At most this much host memory: 32G."),
+    field("name", "Name of the job. Default: the command's."),
+    *_WHERE,
+    field("priority", "Jobs of higher priority start first.", default=str(Priority.NORMAL), show_default=True),
+    field("pool", "Only devices of this pool.", default=""),
+    *_SNAPSHOT,
+    _ENVIRONMENT,
+)
 #: The options of `probe`, which decides the rest of its request.
 _PROBE_OPTIONS = (
     _SCRIPT,
@@ -539,6 +555,7 @@ _PROBE_OPTIONS = (
     _ANYWAY,
 )
 job_options = with_options(_OPTIONS)
+interactive_options = with_options(_INTERACTIVE_OPTIONS)
 array_options = with_options(_ARRAY_OPTIONS)
 probe_options = with_options(_PROBE_OPTIONS)
 

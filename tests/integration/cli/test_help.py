@@ -40,6 +40,7 @@ RAW = {"logs", "completion"}
 ACT = {
     "submit",
     "run",
+    "shell",
     "attach",
     "fetch",
     "cancel",
