@@ -22,6 +22,7 @@ COMMANDS = {
     "submit": ("gpuqueue.cli.commands.submit", "Submit a job and print its id."),
     "run": ("gpuqueue.cli.commands.run", "Submit a job, show its output, return its exit code."),
     "shell": ("gpuqueue.cli.commands.shell", "Start a shell on a device, at this terminal."),
+    "notebook": ("gpuqueue.cli.commands.notebook", "Start Jupyter on a device, and print its address."),
     "attach": ("gpuqueue.cli.follow.attach", "Show a job's output, return its exit code."),
     "queue": ("gpuqueue.cli.commands.queue", "List the jobs that have not ended."),
     "show": ("gpuqueue.cli.commands.show", "Show the request, the runs and the log of a job."),
@@ -90,7 +91,7 @@ COLLECT_AT = 100_000
 SHOWN = 12
 #: Headings of the list of commands, in the order of the help. Commands without a heading come last.
 SECTIONS: Mapping[str, tuple[str, ...]] = {
-    "Jobs": ("submit", "run", "shell", "attach", "queue", "show", "why", "logs", "fetch", "wait"),
+    "Jobs": ("submit", "run", "shell", "notebook", "attach", "queue", "show", "why", "logs", "fetch", "wait"),
     "Change jobs": ("cancel", "hold", "release", "edit", "extend", "move", "retry", "tag", "note"),
     "Planning": ("estimate", "probe", "simulate"),
     "History": ("history", "stats", "notify", "snapshots"),

@@ -41,6 +41,7 @@ ACT = {
     "submit",
     "run",
     "shell",
+    "notebook",
     "attach",
     "fetch",
     "cancel",
