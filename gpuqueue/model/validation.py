@@ -103,7 +103,7 @@ def mem_bytes(value: str | int) -> int:
     if isinstance(value, str):
         return parse_bytes(value)
     if type(value) is int and 0 < value < KIB:
-        raise BadRequest(f"{value} is a size in bytes, which no program can do with: write a unit, such as '{value}G'")
+        raise BadRequest(f"{value} bytes are too few for any program: write a unit, such as '{value}G'")
     return value
 
 
