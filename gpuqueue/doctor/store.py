@@ -27,6 +27,9 @@ def away(settings: Settings, why: CallFailed) -> Finding:
     if isinstance(why.cause, StoreNotReady):
         seen, _, remedy = str(why).partition(": ")  # StoreNotReady messages have the form "fault: remedy"
         return problem(seen, remedy or "it runs, and its log has the reason")
+    if settings.store_through_service:
+        known, remedy = why_away(settings)
+        return problem(f"the store does not answer{known and ': '}{known}", remedy)
     if settings.embedded:
         known, remedy = why_away(settings)
         return problem(f"no store answers at {settings.socket_path}{known and ': '}{known}", remedy)

@@ -18,7 +18,6 @@ from gpuqueue.embedded import server as servers
 from gpuqueue.embedded.server import environment_for, find_server
 from gpuqueue.errors import GpuQueueError, StoreLoading, StoreNotReady, StoreUnreachable
 from gpuqueue.lazy.imports import later
-from gpuqueue.queue import host_users
 from gpuqueue.queue.absence import LAST_LINES, MAKE_ROOM
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
@@ -32,8 +31,11 @@ if TYPE_CHECKING:
     import ctypes
     import subprocess
     import tempfile
-else:  # only scratch_store needs them
+
+    from gpuqueue.queue import host_users
+else:  # only scratch_store and a shared store need them
     ctypes = later("ctypes")
+    host_users = later("gpuqueue.queue.host_users")
     subprocess = later("subprocess")
     tempfile = later("tempfile")
 

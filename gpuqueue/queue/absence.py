@@ -105,7 +105,7 @@ def start_of(settings: Settings) -> str:
 def why_away(settings: Settings) -> tuple[str, str]:
     """Return why the store of *settings* does not answer, empty if nobody knows, and what to do about it."""
     if settings.store_through_service:
-        return "", f"it is reached through {settings.service_url}: is gpuqueue up here? gpuqueue doctor checks both"
+        return _why_not_through_service(settings)
     if not settings.embedded:
         return "", START_THERE
     original = ownership.original_of(settings.state_dir)
@@ -117,6 +117,18 @@ def why_away(settings: Settings) -> tuple[str, str]:
     if settings.store_socket is None and not record_of(settings).parent.exists():  # a store leaves its directory
         return no_queue(settings.state_dir), START_ONE
     return _why_ended(settings, server)
+
+
+def _why_not_through_service(settings: Settings) -> tuple[str, str]:
+    """Return why this host does not reach the store through the service, and what to do about it."""
+    host = ownership.process_of(settings.state_dir, "host.pid")
+    if host is None or not host.alive():
+        return "gpuqueue is not up on this host", "run gpuqueue up"
+    try:
+        known = (settings.state_dir / ownership.TUNNEL_TROUBLE).read_text(errors="replace").strip()
+    except OSError:
+        return "", f"it is reached through {settings.service_url}: try again in a moment"
+    return known, "mend that; this host tries again each few seconds"
 
 
 def _why_ended(settings: Settings, server: ProcessIdentity | None) -> tuple[str, str]:

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import fcntl
 import ipaddress
+import logging
 import os
 import signal
 import socket
@@ -235,6 +236,7 @@ async def _served(
     site = Site(settings, identity, settings.web_url or listen.url, is_private=listen.is_private)
     app = application(site)
     permit_many_files()
+    logging.getLogger("uvicorn.error").addFilter(_is_worth_logging)
     checked = app if listen.certificate is not None else OwnHosts(app, listen, settings.web_url)
     servers = [_Server(_config(checked if is_tcp else app, listen, is_tcp=is_tcp)) for _, is_tcp in sockets]
     stop = asyncio.create_task(_stop_of(stopping))
@@ -261,6 +263,11 @@ async def _stop_of(stopping: threading.Event | None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     await stop.wait()
+
+
+def _is_worth_logging(entry: logging.LogRecord) -> bool:
+    """Return whether to log an entry of uvicorn. It takes a WebSocket that was refused with an answer for a fault."""
+    return "without completing handshake" not in str(entry.msg)
 
 
 def _config(app: object, listen: Listen, *, is_tcp: bool) -> uvicorn.Config:

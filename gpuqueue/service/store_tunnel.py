@@ -31,7 +31,9 @@ log = logging.getLogger(__name__)
 
 #: The path of the WebSockets, below that of the API.
 PATH = "/host/store"
-#: Most connections of one host to the store. A worker has about six.
+#: The header of an accepted WebSocket that names the host whose token it was.
+HOST_HEADER = b"gpuqueue-host"
+#: Most connections of one host to the store. A worker has about nine.
 MAX_CONNECTIONS = 1024
 #: Time between two checks whether the tokens of the open connections are valid, in seconds.
 CHECK_S = 0.5
@@ -137,8 +139,8 @@ class StoreTunnels:
             await websocket.send_denial_response(answer_of(error))
         else:
             try:
-                await websocket.accept()
-                code = await _carry(websocket, reader, writer, ended, site.closing)
+                await websocket.accept(headers=[(HOST_HEADER, host.encode())])
+                code = await _carry(websocket, host, reader, writer, ended, site.closing)
                 with contextlib.suppress(RuntimeError, WebSocketDisconnect):  # it is closed already
                     await websocket.close(code)
             finally:
@@ -180,7 +182,12 @@ class StoreTunnels:
 
 
 async def _carry(
-    websocket: WebSocket, reader: StreamReader, writer: StreamWriter, ended: asyncio.Event, closing: asyncio.Event
+    websocket: WebSocket,
+    host: str,
+    reader: StreamReader,
+    writer: StreamWriter,
+    ended: asyncio.Event,
+    closing: asyncio.Event,
 ) -> int:
     """Pass bytes on until one of the ends closes, or *ended* or *closing* is set; return the code for the closing."""
     parts = [_to_store(websocket, writer), _to_host(reader, websocket), ended.wait(), closing.wait()]
@@ -193,7 +200,7 @@ async def _carry(
         results = await asyncio.gather(*tasks, return_exceptions=True)
     refused = next((each for each in results if isinstance(each, GpuQueueError)), None)
     if refused is not None:
-        log.warning("the connection of a host to the store is ended: %s", refused)
+        log.warning("a connection of host %s to the store is ended: %s", host, refused)
     return POLICY_VIOLATION if refused is not None or tasks[2] in done else TRY_AGAIN_LATER
 
 
@@ -201,7 +208,10 @@ async def _to_store(websocket: WebSocket, writer: StreamWriter) -> None:
     check = CommandCheck()
     with contextlib.suppress(WebSocketDisconnect, OSError):
         while True:
-            data = await websocket.receive_bytes()
+            try:
+                data = await websocket.receive_bytes()
+            except KeyError:  # a message of text
+                raise BadRequest(_NO_COMMAND) from None
             check.feed(data)
             writer.write(data)
             await writer.drain()

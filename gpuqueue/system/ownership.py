@@ -23,6 +23,8 @@ else:  # only up and status read the record
 
 #: The names of the files in the state directory.
 RECORD, MARK = "directory-id", "directory-mark"
+#: The file that says why this host cannot reach the store through the service.
+TUNNEL_TROUBLE = "tunnel-trouble"
 #: The pid file of the server of the embedded store.
 STORE_PID = "store/pid"
 #: The pid files by which the original of a directory without a record is found, if its processes run.

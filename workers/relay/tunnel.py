@@ -13,15 +13,18 @@ import logging
 import os
 import ssl
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
-from gpuqueue.errors import GpuQueueError, StoreUnreachable, unusable
+from gpuqueue.errors import BadRequest, GpuQueueError, StoreUnreachable, unusable
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.certificates import certificate_trouble
+from gpuqueue.system.ownership import TUNNEL_TROUBLE
 from gpuqueue.text.sanitize import in_one_line
 from gpuqueue.version import VERSION
 from workers.relay.link import CONNECT_S, HOST_API, tls_context, token_of
@@ -39,7 +42,20 @@ log = logging.getLogger(__name__)
 PING_S, PONG_S = 5.0, 5.0
 #: Most bytes that are sent at once, which is also what the service accepts.
 CHUNK_BYTES = 64 * 1024
+#: Longest pause while the service does not answer, in seconds. It is longer where the service refuses this host.
+MAX_PAUSE_S = 2.0
 MAX_MESSAGE_BYTES = 256 * 1024
+
+
+class _NotServed(StoreUnreachable):
+    """The service answers, and refuses this host."""
+
+
+class _Connect(connect):
+    """Follows no redirect: the token is for one service."""
+
+    def process_redirect(self, exc: Exception) -> Exception:
+        return exc
 
 
 class Tunnel:
@@ -51,6 +67,10 @@ class Tunnel:
         url = settings.service_url or ""
         self._url = f"ws{url.removeprefix('http')}{HOST_API}/store"
         self._trouble = Trouble("the store cannot be reached", "the store can be reached again")
+        #: Why the last connection failed, for commands: they see only that the store does not answer.
+        self._record = settings.state_dir / TUNNEL_TROUBLE
+        #: When to try again, on the monotonic clock.
+        self._next_try_s = 0.0
 
     def serve(self, stopping: threading.Event, ready: Callable[[], None] | None = None) -> None:
         """Serve until *stopping* is set. *ready* is called once the socket is there and the store was reached.
@@ -80,10 +100,14 @@ class Tunnel:
             await asyncio.to_thread(stopping.wait)
 
     async def _carry(self, reader: StreamReader, writer: StreamWriter) -> None:
-        """Carry one connection until one of its ends closes it."""
+        """Carry one connection until one of its ends closes it. After a failure, others are closed for a moment."""
+        if time.monotonic() < self._next_try_s:
+            writer.close()
+            return
         try:
             async with self._connected() as websocket:
                 self._trouble.over()
+                self._record.unlink(missing_ok=True)
                 parts = (
                     asyncio.ensure_future(_to_service(reader, websocket)),
                     asyncio.ensure_future(_to_client(websocket, writer)),
@@ -93,9 +117,20 @@ class Tunnel:
                     part.cancel()
                 await asyncio.gather(*parts, return_exceptions=True)
         except GpuQueueError as error:
-            self._trouble.report(str(error))
+            self._note(error)
+        except asyncio.CancelledError:  # this process ends; asyncio would log it
+            pass
         finally:
             writer.close()
+
+    def _note(self, error: GpuQueueError) -> None:
+        """Record a failure, and set the time of the next try. Connections that fail together count once."""
+        if time.monotonic() < self._next_try_s:
+            return
+        pause_s = self._trouble.report(str(error))
+        self._next_try_s = time.monotonic() + (pause_s if isinstance(error, _NotServed) else min(pause_s, MAX_PAUSE_S))
+        with contextlib.suppress(OSError):
+            self._record.write_text(f"{error}\n")
 
     @contextlib.asynccontextmanager
     async def _connected(self) -> AsyncIterator[ClientConnection]:
@@ -109,7 +144,7 @@ class Tunnel:
         url = self._settings.service_url or ""
         context = tls_context(self._settings.service_ca) if self._url.startswith("wss:") else None
         try:
-            made = await connect(
+            made = await _Connect(
                 self._url,
                 additional_headers={"Authorization": f"Bearer {token_of(self._settings)}"},
                 user_agent_header=f"gpuqueue/{VERSION}",
@@ -125,14 +160,45 @@ class Tunnel:
         except ssl.SSLCertVerificationError as error:
             raise StoreUnreachable(certificate_trouble(url, error, "set service_ca to")) from error
         except InvalidStatus as error:
-            raise StoreUnreachable(f"the service at {url} does not serve this host: {_problem(error)}") from error
+            raise _NotServed(f"the service at {url} does not serve this host: {self._problem(error)}") from error
         except (OSError, WebSocketException, TimeoutError, asyncio.TimeoutError) as error:
             why = in_one_line(getattr(error, "strerror", None) or str(error) or "no answer in time")
             raise StoreUnreachable(f"the service at {url} does not answer: {why}") from error
         try:
+            self._check_host(made)
             yield made
         finally:
             await made.close()
+
+    def _problem(self, error: InvalidStatus) -> str:
+        """Return what the service says in an answer that is no WebSocket."""
+        if error.response.status_code == HTTPStatus.UNAUTHORIZED:
+            return (
+                f"its token is not valid: make one with gpuqueue token create --host {self._settings.host}, on the "
+                f"machine of the service, and write it to {self._settings.service_token_file}"
+            )
+        try:
+            found = json.loads(error.response.body or b"")
+        except ValueError:
+            found = {}
+        detail = found.get("detail") if isinstance(found, dict) else None
+        return in_one_line(str(detail or f"status {error.response.status_code}"))
+
+    def _check_host(self, websocket: ClientConnection) -> None:
+        """Check that the token is that of this host.
+
+        Raises:
+            BadRequest: it is that of another one, to which the service would ask for logs of jobs here.
+
+        """
+        answer = websocket.response
+        owner = None if answer is None else answer.headers.get("gpuqueue-host")
+        if owner != self._settings.host:
+            raise BadRequest(
+                f"{self._settings.service_token_file} has the token of host {owner}, and this is host "
+                f"{self._settings.host}: make a token for this one with gpuqueue token create --host "
+                f"{self._settings.host}, on the machine of the service"
+            )
 
 
 async def _to_service(reader: StreamReader, websocket: ClientConnection) -> None:
@@ -144,13 +210,3 @@ async def _to_client(websocket: ClientConnection, writer: StreamWriter) -> None:
     async for data in websocket:
         writer.write(data if isinstance(data, bytes) else data.encode())
         await writer.drain()
-
-
-def _problem(error: InvalidStatus) -> str:
-    """Return what the service says in an answer that is no WebSocket."""
-    try:
-        found = json.loads(error.response.body or b"")
-    except ValueError:
-        found = {}
-    detail = found.get("detail") if isinstance(found, dict) else None
-    return in_one_line(str(detail or f"status {error.response.status_code}"))

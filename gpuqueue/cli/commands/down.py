@@ -11,9 +11,9 @@ import click
 from gpuqueue.cli.options.own_queue import refuse_beside_service
 from gpuqueue.cli.output.machine import interrupt, report
 from gpuqueue.console import print_message
-from gpuqueue.embedded.machine import Machine, end_left_jobs, left_jobs, park_jobs
+from gpuqueue.embedded.machine import READY_S, Machine, await_store, end_left_jobs, left_jobs, park_jobs
 from gpuqueue.embedded.page import PageService
-from gpuqueue.errors import BadRequest, Refused, Unreachable
+from gpuqueue.errors import BadRequest, Refused, StoreUnreachable, Unreachable
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system import ownership
 
@@ -85,13 +85,22 @@ def _quiesce(machine: Machine, *, leave: bool, cancel: bool) -> None:
 def _drain(machine: Machine) -> None:
     """Wait until no job holds a device of this machine, and print the jobs that still do."""
     reported: Sequence[int] = ()
-    while running := machine.running_jobs():
+    while running := _running(machine):
         if running != reported:
             called = machine.queue.jobs.called(running)
             jobs = ", ".join(called.get(job_id, str(job_id)) for job_id in running)
             click.echo(f"waiting for job {jobs} to end (Ctrl-C stops waiting; --leave-jobs, --cancel-jobs)", err=True)
             reported = running
         time.sleep(0.2)
+
+
+def _running(machine: Machine) -> Sequence[int]:
+    """Return the jobs that hold a device of this machine. A store that does not answer is waited for, a while."""
+    try:
+        return machine.running_jobs()
+    except StoreUnreachable:
+        await_store(machine.queue, within_s=READY_S)
+        return machine.running_jobs()
 
 
 def _forget(machine: Machine) -> None:

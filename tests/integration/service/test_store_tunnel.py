@@ -19,11 +19,12 @@ from service_fixtures import ServedSite, mine, serving
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect as connect_websocket
 
-from gpuqueue.errors import StoreUnreachable
+from gpuqueue.errors import BadRequest, StoreUnreachable
 from gpuqueue.model.access_token import TokenRequest, parts_of
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system import ownership
 from gpuqueue.system.process import installed
 
 Join = Callable[..., Settings]
@@ -167,6 +168,49 @@ def test_only_a_host_is_served(site: ServedSite, tmp_path: Path, who: str) -> No
     assert StoreUnreachable.exit_code == tunnel.returncode
     assert f"gpuqueue-worker: the service at https://127.0.0.1:{site.port} does not serve this host: " in errors
     assert 1 == len(errors.splitlines())
+
+
+def test_a_host_does_not_use_the_token_of_another(site: ServedSite, tmp_path: Path) -> None:
+    """The service would ask the other host for the logs of the jobs that run here."""
+    with closing_process(environment_of(site, tmp_path / "gpu3", host_token(site, "gpu2"))) as tunnel:
+        _, errors = tunnel.communicate(timeout=60)
+
+    assert BadRequest.exit_code == tunnel.returncode
+    line = "has the token of host gpu2, and this is host gpu3: make a token for this one with gpuqueue token create"
+    assert line in errors
+    assert 1 == len(errors.splitlines())
+
+
+def test_a_command_on_a_refused_host_says_why(site: ServedSite, join: Join) -> None:
+    """The tunnel tries again after a pause. Until then each command finds the reason in its record."""
+    settings = join("expired")
+    parts = parts_of((settings.state_dir / "token").read_text())
+    assert parts is not None
+    with ExitStack() as stack:
+        settings.logs_dir.mkdir()
+        log = stack.enter_context((settings.logs_dir / "host.log").open("w"))
+        host = stack.enter_context(subprocess.Popen(["/bin/sleep", "300"], stdout=log))
+        stack.callback(host.kill)
+        ownership.write_pid(settings.state_dir / "host.pid", host.pid)  # so this host is up
+        client = stack.enter_context(site.client("unix"))
+        queue = stack.enter_context(closing(JobQueue.of(settings)))
+        assert queue.epoch()
+        client.access.revoke_token(parts.id)
+        until(lambda: not is_open(queue), what="the end of the connection")
+        with pytest.raises(StoreUnreachable, match="token is not valid: make one with gpuqueue token create --host"):
+            until(lambda: not queue.epoch(), what="an answer")
+
+        (settings.state_dir / "token").write_text(host_token(site, "expired"))
+        until(lambda: is_open(queue), what="the new token")
+    assert not (settings.state_dir / ownership.TUNNEL_TROUBLE).exists()
+
+
+def is_open(queue: JobQueue) -> bool:
+    """Return whether the store of *queue* answers."""
+    try:
+        return queue.epoch() is not None
+    except StoreUnreachable:
+        return False
 
 
 @pytest.mark.full
