@@ -58,14 +58,39 @@ def _not_enough(record: Record, run: Run, each: str) -> str:
     return f"{asked}: {_next_try(record, run, had)}"
 
 
+def larger_mem_bytes(record: Record) -> int | None:
+    """Return the memory to ask for on each device when a job that ended out of memory runs again.
+
+    None if its last run did not end so, if the same size may do, or if no larger size is known to help.
+    """
+    run, spec = record.last_ended, record.job.spec
+    if run is None or run.ending is None or run.ending.kind is not EndingKind.OUT_OF_MEMORY or not run.devices:
+        return None
+    from gpuqueue.model import mem_source  # noqa: PLC0415 - only after a lack of memory
+
+    had = max(device.lease_bytes for device in run.devices)
+    no_help = (mem_source.TAKEN_BY_OTHERS, mem_source.NO_LARGER_DEVICE, mem_source.LIMITED)
+    is_noted = any(words in note.text for note in record.notes if note.attempt == run.attempt for words in no_help)
+    if is_noted or spec.placement.whole or spec.mem_bytes > had:
+        return None
+    enough_bytes, room_bytes = _enough_after(record, run, had)
+    return enough_bytes if room_bytes is None or enough_bytes <= room_bytes else None
+
+
+def _enough_after(record: Record, run: Run, had: int) -> tuple[int, int | None]:
+    """Return what may be enough after *run*, which had *had* bytes on each device, and what its devices have."""
+    enough_bytes = rounded_up(DIED_FACTOR * max(had, *(device.peak.bytes or 0 for device in run.devices)))
+    if record.advice is not None and record.advice.mem_bytes > had:
+        enough_bytes = record.advice.mem_bytes
+    totals = (device.total_bytes for device in run.devices if device.total_bytes is not None)
+    return enough_bytes, min(totals, default=None)
+
+
 def _next_try(record: Record, run: Run, had: int) -> str:
     """Return what to ask for after *run*, which had *had* bytes on each device. No more than its devices have."""
     placement = record.job.spec.placement
     seen_bytes = max(had, *(device.peak.bytes or 0 for device in run.devices))
-    enough_bytes = rounded_up(DIED_FACTOR * seen_bytes)
-    if record.advice is not None and record.advice.mem_bytes > had:
-        enough_bytes = record.advice.mem_bytes
-    room_bytes = min((device.total_bytes for device in run.devices if device.total_bytes is not None), default=None)
+    enough_bytes, room_bytes = _enough_after(record, run, had)
     if room_bytes is None or enough_bytes <= room_bytes:
         return f"try {format_bytes(enough_bytes)}"
     larger = "name a larger device" if len(placement.devices) == record.job.spec.gpus else "it needs a larger device"

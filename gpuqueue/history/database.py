@@ -103,6 +103,7 @@ class HistoryDatabase:
     member_ends = _with_connection(members.ends)
     never_began = _with_connection(members.never_began)
     recorded_members = _with_connection(members.recorded)
+    member_metrics = _with_connection(members.metrics)
     retries_of = _with_connection(queries.retries_of)
     retried = _with_connection(queries.retried)
     durations_s = _with_connection(durations_s)

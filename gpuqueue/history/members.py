@@ -13,7 +13,7 @@ from gpuqueue.codec import decode_spec, of_member
 from gpuqueue.errors import Unreadable
 from gpuqueue.history.connect import reading
 from gpuqueue.history.records import parts, waiting
-from gpuqueue.history.tables import jobs
+from gpuqueue.history.tables import jobs, run_metrics
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.array import Indexes, Member, MemberEnds
 from gpuqueue.model.event import Act, Event
@@ -126,6 +126,26 @@ def _recorded(row: Any) -> RecordedMember:
         exit_code=row.exit_code,
         ending=EndingKind(row.ending) if row.ending else None,
     )
+
+
+def metrics(
+    connection: sa.Connection, array_id: int, indexes: Iterable[int], name: str | None = None
+) -> dict[int, dict[str, float]]:
+    """Return the last finite values that the current or last runs of these members reported, by index and by name.
+
+    With *name*, only those of that metric.
+    """
+    same = jobs.c.id == run_metrics.c.job_id, jobs.c.attempt == run_metrics.c.attempt
+    wanted = sa.select(jobs.c.array_index, run_metrics.c.name, run_metrics.c.last_value).join_from(
+        jobs, run_metrics, sa.and_(*same, jobs.c.array_id == array_id, run_metrics.c.last_value.is_not(None))
+    )
+    if name is not None:
+        wanted = wanted.where(run_metrics.c.name == name)
+    found: dict[int, dict[str, float]] = {}
+    for some in parts(Member(array_id, index).id for index in indexes):
+        for row in connection.execute(wanted.where(jobs.c.id.in_(some))):
+            found.setdefault(row.array_index, {})[row.name] = row.last_value
+    return found
 
 
 def last_id_of(connection: sa.Connection, job_id: int) -> int:

@@ -34,13 +34,17 @@ class RowSort(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Members:
-    """How many members an array has, and how many of them wait, are held and have ended. The others have own rows."""
+    """How many members an array has, and how many of them wait, are held and have ended. The others have own rows.
+
+    ``running`` of these hold a device.
+    """
 
     total: int
     waiting: int
     held: int
     ended: int
     failed: int
+    running: int = 0
 
     #: What the API sends beside the fields.
     DERIVED = ("words",)
@@ -48,7 +52,7 @@ class Members:
     @property
     def words(self) -> str:
         """How far the array has come, in words."""
-        rest = ((self.failed, "failed"), (self.waiting, "wait"), (self.held, "held"))
+        rest = ((self.failed, "failed"), (self.running, "running"), (self.waiting, "waiting"), (self.held, "held"))
         return ", ".join([f"{self.ended} of {self.total} members ended", *(f"{n} {what}" for n, what in rest if n)])
 
 
@@ -218,13 +222,17 @@ class Overview:
 
 
 class MemberSort(str, Enum):
-    """What the members of an array are sorted by. ``value``: one value of their sweep. Unknown values are last."""
+    """What the members of an array are sorted by. Unknown values are last.
+
+    ``value``: one value of their sweep. ``metric``: the last value of a metric.
+    """
 
     INDEX = "index"
     STATE = "state"
     DURATION = "duration"
     PEAK = "peak"
     VALUE = "value"
+    METRIC = "metric"
 
     def __str__(self) -> str:
         return self.value
@@ -317,8 +325,11 @@ class JobView:
     as idle, such as what happens next. ``away`` is why the store or the history does not answer: then a part is
     missing.
 
-    ``asked`` is what it asks for, ``limits`` the most that it may use of its host, ``git`` the checkout of its code,
-    ``command`` its command line as for a shell, and ``again`` which code a retry of it runs.
+    ``ended`` is how an ended job ended, empty if its state says it all.
+
+    ``asked`` is what it asks for, ``use`` how much of the memory it may use, ``limits`` the most that it may use of its
+    host, ``git`` the checkout of its code, ``command`` its command line as for a shell, and ``again`` which code a
+    retry of it runs.
     """
 
     at: datetime
@@ -327,6 +338,8 @@ class JobView:
     asked: str
     command: str
     again: str
+    use: str
+    ended: str = ""
     limits: str | None = None
     git: str | None = None
     verdict: str | None = None
@@ -389,12 +402,14 @@ class RecordedMember:
 class MemberRow:
     """One member of an array. ``state`` is None for a moment after its end. ``values`` are those of its sweep.
 
-    ``used_bytes`` is what its run used in the last sample.
+    ``id`` is that of its job once a device has taken it. ``used_bytes`` is what its run used in the last sample.
+    ``metrics`` are the last values that its run reported, as far as they are finite numbers.
     """
 
     #: What the API sends beside the fields.
     DERIVED = ("ended",)
 
+    id: int
     index: int
     state: JobState | None
     values: tuple[str, ...] = ()
@@ -405,18 +420,23 @@ class MemberRow:
     used_bytes: int | None = None
     exit_code: int | None = None
     ending: EndingKind | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def ended(self) -> str:
-        """How its last run ended, in a few words; empty if it has not."""
-        return "" if self.ending is None else Ending(kind=self.ending, exit_code=self.exit_code).brief
+        """How its last run ended, in a few words; empty if it has not, or if there is no more to say than its state."""
+        if self.ending is None or self.exit_code == 0:
+            return ""
+        return Ending(kind=self.ending, exit_code=self.exit_code).brief
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemberTable:
     """A part of the members of an array, from ``offset`` on. ``axes`` are the names of the values of its sweep.
 
-    ``sortable``: it is small enough to be sorted by anything but the index.
+    ``total`` is the number of members that match, ``counts`` are all members by state, ``metrics`` are the names of
+    what these rows have reported. ``sortable``: the array is small enough to be sorted by anything but the index, and
+    filtered.
     """
 
     at: datetime
@@ -424,6 +444,8 @@ class MemberTable:
     offset: int
     rows: tuple[MemberRow, ...]
     axes: tuple[str, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+    metrics: tuple[str, ...] = ()
     sortable: bool = True
 
 
@@ -457,16 +479,19 @@ class JobForm:
 class FormStart:
     """What the form begins with, and what its fields can choose.
 
-    For a job to run again, ``form`` has its values, ``label`` its name, ``command`` its command line, and ``again``
-    says which code the new job runs. ``has_script`` says whether its arguments can change, and ``warnings`` what the
-    new job will not have. ``devices`` are names such as ``nodeA:0``. A script may have ``file_bytes``.
+    For a job to run again, ``form`` has its values, ``label`` its name, ``command`` its command line, ``what`` says
+    what the new job is, and ``again`` which code it runs. After a lack of memory ``form`` asks for more, and ``advice``
+    says so. ``has_script`` says whether its arguments can change, and ``warnings`` what the new job will not have.
+    ``devices`` are names such as ``nodeA:0``. A script may have ``file_bytes``.
     """
 
     form: JobForm
     file_bytes: int
     label: str | None = None
     command: str | None = None
+    what: str | None = None
     again: str | None = None
+    advice: str | None = None
     has_script: bool = True
     warnings: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()

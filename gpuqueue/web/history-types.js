@@ -59,7 +59,9 @@
  * @property {number} file_bytes
  * @property {string | null} label
  * @property {string | null} command
+ * @property {string | null} what
  * @property {string | null} again
+ * @property {string | null} advice
  * @property {boolean} has_script
  * @property {string[]} warnings
  * @property {string[]} devices

@@ -5,3 +5,6 @@ export const isEnd = (state) => ["succeeded", "failed", "cancelled", "lost"].inc
 
 /** @param {string} state */
 export const isActive = (state) => ["starting", "running", "cancelling"].includes(state);
+
+/** Reasons of jobs that wait for something else than their turn. */
+export const NO_TURN = new Set(["dependency", "begin", "retry", "requeue", "array_limit", "pause", "held"]);

@@ -106,6 +106,8 @@
  * @property {string} asked
  * @property {string} command
  * @property {string} again
+ * @property {string} ended
+ * @property {string} use
  * @property {string | null} limits
  * @property {string | null} git
  * @property {string | null} verdict
@@ -155,6 +157,7 @@
 
 /**
  * @typedef {object} MemberRow
+ * @property {number} id
  * @property {number} index
  * @property {string | null} state
  * @property {string[]} values
@@ -164,9 +167,13 @@
  * @property {number | null} peak_bytes
  * @property {number | null} used_bytes
  * @property {string} ended
+ * @property {Record<string, number>} metrics
  */
 
-/** @typedef {{at: string, total: number, offset: number, rows: MemberRow[], axes: string[], sortable: boolean}} MemberTable */
+/**
+ * @typedef {{at: string, total: number, offset: number, rows: MemberRow[], axes: string[], counts: Record<string, number>, metrics: string[], sortable: boolean}}
+ *   MemberTable
+ */
 
 /** @typedef {{job_id: number, held_bytes: number, ends_ms: number | null, going: boolean}} Occupant */
 

@@ -2,7 +2,7 @@
 
 /** @typedef {{account: string, uid: number | null, via: string, scopes: string[], admin: boolean}} Me */
 
-/** @typedef {{total: number, waiting: number, held: number, ended: number, failed: number, words: string}} Members */
+/** @typedef {{total: number, waiting: number, held: number, ended: number, failed: number, running: number, words: string}} Members */
 
 /**
  * @typedef {object} QueueRow

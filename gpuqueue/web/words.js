@@ -104,3 +104,6 @@ export function ownBefore(rows, row, count) {
   const found = rows.filter((each) => each.id < row.id && each.user === row.user && each.priority === row.priority && each.state === "queued" && !NOT_IN_LINE.has(each.reason ?? ""));
   return found.length === count && count <= MOST_BEFORE ? found : [];
 }
+
+/** A number with four digits at most. @param {number} value */
+export const figure = (value) => String(Number(value.toPrecision(4)));

@@ -10,7 +10,7 @@ from datetime import datetime
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.model.event import Act, Event
 from gpuqueue.model.job import JobState, WaitReason
-from gpuqueue.model.job_spec import signal_name
+from gpuqueue.model.job_spec import JobSpec, signal_name
 from gpuqueue.model.page import StepKind, StoryStep
 from gpuqueue.model.run import BY_SIGNAL, EARLY_SIGNAL, Ending, EndingKind, Record, Run, StartKind, state_after
 from gpuqueue.text.units import format_bytes, format_duration
@@ -57,6 +57,9 @@ _AGAIN = {
     WaitReason.LOST_TOO_OFTEN: "its runs were lost too often",
     WaitReason.REQUEUED_TOO_OFTEN: "it asked for that too often",
 }
+#: What a lack of memory means for a job that may use no more than it asked for, and for one with a device for itself.
+_TOO_LITTLE = "It needed more memory than was allocated to it. Run it again with more, or make its batches smaller."
+_DEVICE_FULL = "The memory of the device ran out. Run it again on a larger one, or make its batches smaller."
 _NOT_FOUND = {126, 127}
 _KILL = 9
 _CRASHES = {4, 6, 7, 8, 11}
@@ -228,8 +231,27 @@ def _members(event: Event) -> Iterator[StoryStep]:
         yield StoryStep(at=event.at, kind=kind, words=f"all members have ended: {event.state}")
 
 
-def meaning_of(ending: Ending) -> str | None:
-    """Return what *ending* means and what helps, None if the run did not fail."""
+def end_in_words(record: Record) -> str:
+    """Return how an ended job ended: the members of an array by state, the last run, or why it did not start.
+
+    The text is empty if the state of the job says it all.
+    """
+    job, run = record.job, record.last_run
+    if job.spec.array is not None:
+        counts = job.tally.ended if job.tally is not None else {}
+        members = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
+        return "; ".join(filter(None, (job.because, members)))
+    if run is not None and run.ending is not None:
+        return str(run.ending)
+    return job.because or ("" if job.attempt or job.state is JobState.SUCCEEDED else "before it started")
+
+
+def meaning_of(ending: Ending, spec: JobSpec) -> str | None:
+    """Return what *ending* of a job means and what helps, None if the run did not fail."""
+    if ending.kind is EndingKind.OUT_OF_MEMORY and spec.placement.exclusive:
+        return _DEVICE_FULL
+    if ending.kind is EndingKind.OUT_OF_MEMORY and spec.cap:
+        return _TOO_LITTLE
     if ending.kind is EndingKind.EXITED:
         return _of_code(ending.exit_code or 0)
     if ending.kind is EndingKind.SIGNALLED:

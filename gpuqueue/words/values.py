@@ -6,6 +6,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime, tzinfo
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gpuqueue.clock import SystemClock, from_epoch_ms
@@ -145,9 +146,12 @@ def size_of(spec: JobSpec) -> str:
     return "all" if spec.placement.whole else format_bytes(spec.mem_bytes)
 
 
-def asked_in_words(spec: JobSpec) -> str:
-    """Return the memory and the devices that a job requests: ``6G on each of 2 GPUs, alone there, in pool big``."""
-    where = f"{'each of ' if spec.gpus > 1 else ''}{places_of(spec)}{put_of(spec.placement)}"
+def asked_in_words(spec: JobSpec, device_names: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the memory and the devices that a job requests: ``6G on each of 2 GPUs, alone there, in pool big``.
+
+    *device_names* are names of devices by their UUIDs.
+    """
+    where = f"{'each of ' if spec.gpus > 1 else ''}{places_of(spec)}{put_of(spec.placement, device_names)}"
     pool = f", in pool {plain(spec.pool)}" if spec.pool else ""
     cap = "" if spec.cap else ", and it may use more"
     expected = spec.expected_utilisation
@@ -170,13 +174,17 @@ def wants_of(spec: JobSpec) -> str:
     return " ".join([*words, "alone"] if spec.placement.exclusive else words).strip()
 
 
-def put_of(placement: Placement) -> str:
-    """Return the device filter and placement of a job, to follow `places_of`: ``, alone there, of type A100``."""
+def put_of(placement: Placement, device_names: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the device filter and placement of a job, to follow `places_of`: ``, alone there, of type A100``.
+
+    *device_names* are names of devices by their UUIDs.
+    """
     words = ["alone there"] if placement.exclusive else []
     if placement.models:
         words.append(f"of type {' or '.join(placement.models)}")
     if placement.devices:
-        words.append(f"{'among' if len(placement.devices) > 1 else 'only'} {', '.join(placement.devices)}")
+        names = (device_names.get(each, each) for each in placement.devices)
+        words.append(f"{'among' if len(placement.devices) > 1 else 'only'} {', '.join(names)}")
     if placement.preference is not None:
         words.append(f"placed by {placement.preference}")
     return plain("".join(f", {each}" for each in words))
@@ -208,6 +216,28 @@ def code_of_retry(spec: JobSpec) -> str:
         "It runs the copy of the code that was made at the first submission. What was changed since then does not "
         f"count: to run changed code, {newer}."
     )
+
+
+def retried_in_words(spec: JobSpec, array_id: int) -> str:
+    """Return what a retry with *spec* makes, which of the array *array_id* has the failed members only."""
+    if spec.array is None:
+        return "The same command with the same variables becomes a new job of yours."
+    count = len(spec.array)
+    which = "The failed member" if count == 1 else f"The {count} failed members"
+    become = "becomes" if count == 1 else "become"
+    return f"{which} of array {array_id} {become} a new array of yours, with the same command and variables."
+
+
+def more_mem_in_words(had_bytes: int, mem_bytes: int) -> str:
+    """Return that a form for a retry asks for more memory than the job had."""
+    return f"It ran out of memory with {format_bytes(had_bytes)}, so {format_bytes(mem_bytes)} is in the field now."
+
+
+def use_in_words(spec: JobSpec) -> str:
+    """Return the memory that a job asked for, and whether it may use more: ``asked for 6G, the most it may use``."""
+    alone = "alone on its device" if spec.gpus == 1 else "alone on its devices"
+    most = alone if spec.placement.exclusive else "the most it may use" if spec.cap else "may use more"
+    return f"asked for {format_bytes(spec.mem_bytes)}, {most}"
 
 
 def peak_of(run: Run | None) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from bounded import until
-from browser_pages import Open, picture
+from browser_pages import Open, picture, serious
 from factories import make_spec
 from job_scene import JobScene, finish, started
 from page_scene import HOSTILE, ME
@@ -221,17 +221,59 @@ def test_an_array_shows_its_members(played: tuple[ServedSite, JobScene], open_pa
     page = open_page(site, f"jobs/{scene.sweep}")
     page.locator(".member-rows tbody tr").first.wait_for()
     assert (30, 4, 1, 2) == tuple(
-        page.locator(f".cells .cell{kind}").count() for kind in ("", ".succeeded", ".failed", ".running")
+        page.locator(f".heat .cell{kind}").count() for kind in ("", ".succeeded", ".failed", ".running")
     )
+    page.locator(".job-state").get_by_text("5 of 30 members ended, 1 failed, 2 running, 23 held").wait_for()
+    page.locator(".member-rows .progress").wait_for()
     picture(page, "job-array")
     table = page.locator(".member-rows")
     table.get_by_role("button", name="lr").click()
-    until(lambda: table.locator("tbody td:nth-child(3)").first.inner_text() == "1e-4", what="the order")
+    until(lambda: table.locator("tbody td:nth-child(4)").first.inner_text() == "1e-4", what="the order")
     table.get_by_role("button", name="lr").click()
-    until(lambda: table.locator("tbody td:nth-child(3)").first.inner_text() == "1e-2", what="the other order")
-    page.locator(".cells .cell.failed").click()
+    until(lambda: table.locator("tbody td:nth-child(4)").first.inner_text() == "1e-2", what="the other order")
+    page.get_by_role("button", name="running 2").click()
+    until(lambda: table.locator("tbody tr").count() == 2, what="the filter")
+    page.get_by_role("button", name="all 30").click()
+    page.locator(".heat .cell.failed").click()
     page.get_by_role("heading", name=f"Job {scene.sweep}_2").wait_for()
     page.locator(".job-facts").get_by_text("lr=1e-2").wait_for()
+
+
+@pytest.mark.full
+def test_a_metric_colours_the_map(played: tuple[ServedSite, JobScene], open_page: Open) -> None:
+    """Each member has its value, the least and the largest are named, and the table is sorted by it."""
+    site, scene = played
+    page = open_page(site, f"jobs/{scene.sweep}", bypass_csp=True)
+    page.get_by_label("Colour").select_option("loss")
+    until(lambda: page.locator(".heat .cell.measured").all_inner_texts() == ["0.5", "0.25", "0.75", "1"], what="values")
+    assert [f"{scene.sweep}_1", f"{scene.sweep}_4"] == page.locator(".scale a").all_inner_texts()
+    assert {} == serious(page)
+    page.locator(".member-rows").get_by_role("button", name="loss").click()
+    until(lambda: page.locator(".member-rows tbody th").first.inner_text() == "1", what="the order")
+    picture(page, "job-array-metric")
+
+
+@pytest.mark.full
+def test_chosen_members_are_cancelled_and_run_again(played: tuple[ServedSite, JobScene], open_page: Open) -> None:
+    """Each as far as it can be: those that have not ended, and those that failed."""
+    site, scene = played
+    page = open_page(site, f"jobs/{scene.sweep}")
+    bar = page.get_by_role("region", name="Chosen members")
+    for index in (0, 2, 9, 10):
+        page.get_by_label(f"Choose member {index}", exact=True).check()
+    bar.get_by_text("4 members chosen").wait_for()
+    bar.get_by_role("button", name="Cancel 2…").click()
+    page.get_by_role("dialog").get_by_text(f"{scene.sweep}_9-10: those that run are ended").wait_for()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel 2 members").click()
+    page.get_by_text("Cancelled: 2 members.").wait_for()
+    until(lambda: page.locator(".heat .cell.cancelled").count() == 2, what="the states")
+    page.get_by_label("Choose member 2", exact=True).check()
+    bar.get_by_role("button", name="Run again…").click()
+    page.get_by_role("dialog").get_by_text("becomes a new job of yours").wait_for()
+    page.get_by_role("dialog").get_by_role("button", name="Run it again").click()
+    again = page.get_by_text("It runs again as job ").get_by_role("link").inner_text()
+    with site.client("direct") as client:
+        client.jobs.cancel(int(again.removeprefix("job ")))
 
 
 @pytest.mark.full

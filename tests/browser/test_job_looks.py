@@ -17,7 +17,7 @@ SHOWN = {
     "ended": (".memory path.series", ("/view", "/story", "/log")),
     "running": (".memory path.series", ("/view", "/story", "/live", "/log", "/job-progress")),
     "after": (".why li", ("/view", "/why")),
-    "sweep": (".cells .cell", ("/view", "/members")),
+    "sweep": (".heat .cell", ("/view", "/members")),
 }
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from factories import ADA, BOB, make_spec
-from outbox import PEAK, Outbox, ids, second
+from outbox import PEAK, RUN, Outbox, ids, second
 
+from gpuqueue.codec import encode_ended
 from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.history import migrate
 from gpuqueue.history.connect import open_engine, writing
@@ -18,6 +19,7 @@ from gpuqueue.model.array import Array
 from gpuqueue.model.event import Act
 from gpuqueue.model.history_query import HistoryQuery
 from gpuqueue.model.job import JobState, WaitReason
+from gpuqueue.model.job_values import JobValues, Metric, Reported, plain_number
 from gpuqueue.model.run import Ending
 
 
@@ -184,3 +186,22 @@ def test_the_recorded_members_of_an_array(database: HistoryDatabase, outbox: Out
         each: (it.state, it.exit_code, it.peak_bytes, it.duration_s) for each, it in found.items()
     }
     assert {0, 2} == {*database.recorded_members(1, 0, 3)}
+
+
+def test_the_metrics_of_the_members_of_an_array(database: HistoryDatabase, outbox: Outbox) -> None:
+    """The last values of their last runs; those that are no finite number are missing."""
+    outbox.submit(1, make_spec(array=Array.parse("0-3")))
+    for index, values in ((0, {"loss": 0.5, "acc": 0.75}), (2, {"loss": float("nan")})):
+        outbox.claim(2 + index, of="1", index=str(index), left="3")
+        metrics = (
+            Metric(name=name, count=1, last=Reported(value=plain_number(each), after_s=1.0))
+            for name, each in values.items()
+        )
+        payload = encode_ended(
+            ending=Ending.from_status(0), duration_s=1.5, devices=(), values=JobValues(metrics=tuple(metrics))
+        )
+        outbox.report(2 + index, Act.FINISH, JobState.SUCCEEDED, token=RUN, ended=payload)
+    outbox.record()
+    assert {0: {"loss": 0.5, "acc": 0.75}} == database.member_metrics(1, range(4))
+    assert {0: {"acc": 0.75}} == database.member_metrics(1, [0, 2, 3], "acc")
+    assert {} == database.member_metrics(1, [2, 3])

@@ -19,6 +19,7 @@ from gpuqueue.model.dependencies import Condition, Dependency, Waits
 from gpuqueue.model.device import Activity, DeviceKind, Health, Peak, PeakSource, Timeline
 from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.job_spec import Checkout
+from gpuqueue.model.job_values import JobValues, Metric, Reported
 from gpuqueue.model.run import Ending, EndingKind, RunDevice, RunNote
 from gpuqueue.model.sweep import Axis
 from gpuqueue.queue.lease import Again, Alive, Claim, Offer
@@ -97,6 +98,11 @@ def started(site: ServedSite, job_id: int, text: bytes, *, card: int = 0, stderr
     return claim
 
 
+def reported(loss: float) -> JobValues:
+    """Return what a job reports about itself that reports its loss once."""
+    return JobValues(metrics=(Metric(name="loss", count=1, last=Reported(value=loss, after_s=9.0, step=1)),))
+
+
 def finish(site: ServedSite, claim: Claim, ending: Ending, peak_bytes: int, **more: Any) -> None:
     """End a run."""
     is_good = ending.exit_code == 0
@@ -136,7 +142,9 @@ def play(site: ServedSite) -> tuple[JobScene, list[Claim]]:
     axes = (Axis("lr", "1e-2,1e-3,1e-4"), Axis("seed", "0..9"))
     sweep = submit(make_spec(account=ME, name="sweep.py", mem_bytes=GIB, array=Array.sweep(axes, 4))).id
     for index, status in enumerate((0, 0, 1, 0, 0)):
-        finish(site, started(site, sweep + 1 + index, b"", card=1), Ending.from_status(status), GIB // (index + 2))
+        run = started(site, sweep + 1 + index, b"", card=1)
+        values = None if status else reported(0.5 if not index else index / 4)
+        finish(site, run, Ending.from_status(status), GIB // (index + 2), values=values)
     runs += [started(site, sweep + 6, OUTPUT, card=1), started(site, sweep + 7, b"", card=1)]
     queue.jobs.hold(sweep)
     needs = Waits(after=(Dependency(running), Dependency(ended, Condition.ANY)))

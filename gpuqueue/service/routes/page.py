@@ -19,6 +19,7 @@ from gpuqueue.model.api import DownloadCode, DownloadRequest, RetryRequest, Sign
 from gpuqueue.model.caller import Via
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.job_ref import job_name
 from gpuqueue.model.page import (
     FormStart,
     JobForm,
@@ -44,13 +45,13 @@ from gpuqueue.service.site import answered, body_of, credentials_of, is_tls, sit
 from gpuqueue.service.web.answers import negotiated
 from gpuqueue.service.web.cookie import check_own_page, cookie_name, session_of, set_cookie
 from gpuqueue.service.web.files import PAGE_HEADERS, NoPage, PageFile, PageFiles
-from gpuqueue.service.web.job_form import form_of, new_job_of, retry_of, tags_in
-from gpuqueue.service.web.job_view import live_of, story_for, view_of
+from gpuqueue.service.web.job_form import form_of, new_job_of, retry_of, size_typed, tags_in
+from gpuqueue.service.web.job_view import live_of, more_mem_bytes, story_for, view_of
 from gpuqueue.service.web.members import MemberQuery, Members
 from gpuqueue.service.web.queue_copy import QueueState
 from gpuqueue.service.web.rows import device_view, without_hidden
 from gpuqueue.service.web.table import Filters, Seen
-from gpuqueue.words.values import code_of_retry
+from gpuqueue.words.values import code_of_retry, more_mem_in_words, retried_in_words
 
 _FILES = PageFiles()
 _YEAR_S = 365 * 86400
@@ -166,20 +167,30 @@ def start_form(call: Call, again: str | None = None) -> FormStart:
 
 def _with_job(call: Call, start: FormStart, name: str, devices: Sequence[DeviceStatus]) -> FormStart:
     warnings: list[str] = []
-    job = call.client.jobs.get(name)
-    spec_of_retry(call, name, RetryRequest(), warnings.append)  # raises what a retry would raise
+    spec = spec_of_retry(call, name, RetryRequest(), warnings.append)  # raises what a retry would raise
+    job, form = call.client.jobs.get(_single(name)), _form(call, name, devices)
+    had_bytes, mem_bytes = job.spec.mem_bytes, more_mem_bytes(call, job)
     return replace(
         start,
-        form=_form(job, devices),
-        label=job.label,
+        form=form if mem_bytes is None else replace(form, mem=size_typed(mem_bytes)),
+        label=name,
         command=job.spec.command,
+        what=retried_in_words(spec, job.id),
         again=code_of_retry(job.spec),
+        advice=None if mem_bytes is None else more_mem_in_words(had_bytes, mem_bytes),
         has_script=job.spec.script is not None,
         warnings=tuple(warnings),
     )
 
 
-def _form(job: Job, devices: Iterable[DeviceStatus]) -> JobForm:
+def _single(name: str) -> str:
+    """Return the name of the job that has the request of *name*: of a part of an array that is the array."""
+    found = job_name(name)
+    return name if found.member is not None else str(found.id)
+
+
+def _form(call: Call, name: str, devices: Iterable[DeviceStatus]) -> JobForm:
+    job = call.client.jobs.get(_single(name))
     names = {each.device.uuid: _name(each) for each in devices}
     return form_of(replace(job.spec, tags=job.tags), names)
 
@@ -198,7 +209,7 @@ def submit_form(call: Call, request: Request, body: JobForm, key: Key = None) ->
 @operation(router, "POST /web/jobs/{name}/retry", answer=Job, status=201)
 def retry_form(call: Call, request: Request, name: str, body: JobForm, key: Key = None) -> Response:
     """Submit the request of an ended job as a new job of the caller, with what the form has in other words."""
-    before = _form(call.client.jobs.get(name), call.connection.queue.devices.all())
+    before = _form(call, name, call.connection.queue.devices.all())
     tags = None if body.tags == before.tags else tags_in(body.tags)
     sent = keyed_request(request, key)
     return new_job_answer(call, *retried(call, name, retry_of(body, before), sent, call.warnings.append, tags))
@@ -318,10 +329,14 @@ def _seen(call: Call) -> Seen:
 _member_query = of_fields(
     MemberQuery,
     {
-        "axis": Query(description="A value of the sweep, for the order by value."),
+        "states": Query(description="Only members in these states."),
+        "axis": Query(
+            description="A value of the sweep, for the order by value, or a metric, for the order by metric."
+        ),
         "offset": Query(ge=0, le=2**53),
         "limit": Query(ge=0, le=MOST_ROWS),
     },
+    names=PARAMETERS,
 )
 
 
@@ -356,14 +371,21 @@ def job_story(call: Call, name: str) -> tuple[StoryStep, ...]:
 def array_members(
     call: Call, request: Request, name: str, query: Annotated[MemberQuery, Depends(_member_query)]
 ) -> Response:
-    """Return a part of the members of an array, sorted, with the values of their sweep.
+    """Return a part of the members of an array, filtered and sorted, with their values of the sweep and their metrics.
 
-    ``If-None-Match`` works as for ``/queue-table``.
+    The metrics need the rights to the arguments and to the output. ``If-None-Match`` works as for ``/queue-table``.
     """
     call.must_see_jobs()
     site = site_of(request)
     job = call.job(call.client.jobs.get(name))
     state = site.queue_copy.state()  # before the history, which gets a member before the queue deletes it
     live = {each.id - job.id - 1: each for each in state.rows.values() if each.array_id == job.id}
-    members = Members(job=job, live=live, recorded=partial(call.connection.database.recorded_members, job.id))
+    owner, database = job.spec.account, call.connection.database
+    sees_metrics = call.may(Action.SEE_ARGUMENTS, owner) and call.may(Action.SEE_LOGS, owner)
+    members = Members(
+        job=job,
+        live=live,
+        recorded=partial(database.recorded_members, job.id),
+        measured=partial(database.member_metrics, job.id) if sees_metrics else None,
+    )
     return site.answers.once(request, members.table(query, state.at))

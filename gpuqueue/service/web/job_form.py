@@ -78,12 +78,12 @@ def form_of(spec: JobSpec, device_names: Mapping[str, str]) -> JobForm:
         script=spec.script or "",
         python=_python(spec),
         args="" if spec.script is None else shlex.join(spec.argv[words_before_args(spec) :]),
-        mem="" if spec.placement.whole else _size(spec.mem_bytes),
+        mem="" if spec.placement.whole else size_typed(spec.mem_bytes),
         gpus=spec.gpus,
         device=devices or str(spec.device or ""),
         time_limit="" if spec.time_limit_s is None else _duration(spec.time_limit_s),
         cpus="" if spec.cpus is None else repr(spec.cpus).removesuffix(".0"),
-        cpu_mem="" if spec.cpu_mem_bytes is None else _size(spec.cpu_mem_bytes),
+        cpu_mem="" if spec.cpu_mem_bytes is None else size_typed(spec.cpu_mem_bytes),
         name=spec.name,
         priority=str(spec.priority),
         pool=spec.pool,
@@ -145,7 +145,7 @@ def _python(spec: JobSpec) -> str:
     return spec.interpreter if spec.interpreter is not None and is_plain else ""
 
 
-def _size(size_bytes: int) -> str:
+def size_typed(size_bytes: int) -> str:
     """Return a size that is read as exactly *size_bytes*."""
     for unit, name in _SIZES:
         if size_bytes % unit == 0:

@@ -7,26 +7,30 @@ from dataclasses import replace
 from datetime import datetime
 
 from gpuqueue.client import reads
+from gpuqueue.client.retry import FAILED
 from gpuqueue.errors import HistoryUnreachable, Unreachable
-from gpuqueue.estimate.verdict import asked_and_used
+from gpuqueue.estimate.verdict import asked_and_used, larger_mem_bytes
 from gpuqueue.model import host_limits, job_ref
 from gpuqueue.model.access import Action
 from gpuqueue.model.dependencies import Condition
+from gpuqueue.model.history_query import HistoryQuery
 from gpuqueue.model.job import Job, JobState
-from gpuqueue.model.job_spec import Account
+from gpuqueue.model.job_spec import Account, JobSpec
 from gpuqueue.model.page import DeviceUse, JobView, LiveJob, QueueRow, Related, Rights, StoryStep
 from gpuqueue.model.run import NO_USE, Note, Record
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.service.call import Call
 from gpuqueue.service.web.queue_copy import Places, QueueState
 from gpuqueue.service.web.rows import rows_of
-from gpuqueue.words.story import meaning_of, story_of
-from gpuqueue.words.values import asked_in_words, checkout_of, code_of_retry
+from gpuqueue.words.story import end_in_words, meaning_of, story_of
+from gpuqueue.words.values import asked_in_words, checkout_of, code_of_retry, place_of, use_in_words
 from gpuqueue.words.waiting import waits_because
 
 #: Most jobs in each direction that are named as dependencies, and most retries.
 MOST_RELATED = 50
 MOST_RETRIES = 5
+#: Most failed members of an array that are asked how much memory they lacked.
+MAX_FAILED = 100
 
 
 def view_of(call: Call, name: str, at: datetime) -> JobView:
@@ -51,16 +55,18 @@ def view_of(call: Call, name: str, at: datetime) -> JobView:
             logs=call.may(Action.SEE_LOGS, owner),
             arguments=call.may(Action.SEE_ARGUMENTS, owner),
         ),
-        asked=asked_in_words(spec),
+        asked=asked_in_words(spec, _names_of(call, spec)),
+        use=use_in_words(spec),
         command=spec.command,
         again=code_of_retry(spec),
+        ended=end_in_words(shown) if shown.job.state.is_end else "",
         limits=host_limits.words(spec.cpus, spec.cpu_mem_bytes),
         git=checkout_of(spec.git) if spec.git is not None else None,
         verdict=asked_and_used(record),
         failures={
             run.attempt: meaning
             for run in record.runs
-            if run.ending and (meaning := meaning_of(run.ending)) is not None
+            if run.ending and (meaning := meaning_of(run.ending, spec)) is not None
         },
         after=_related(call, after),
         before=_related(call, dict.fromkeys(before)),
@@ -90,6 +96,16 @@ def story_for(call: Call, name: str) -> tuple[StoryStep, ...]:
     return tuple(story_of(shown, events))
 
 
+def _names_of(call: Call, spec: JobSpec) -> dict[str, str]:
+    """Return the names of the devices that a job names, such as ``nodeA:0``, as far as the caller may see them."""
+    if not spec.placement.devices or not call.may(Action.SEE_SITE):
+        return {}
+    try:
+        return {each.device.uuid: place_of(each.host, [each.device]) for each in call.connection.queue.devices.all()}
+    except Unreachable:
+        return {}
+
+
 def _idle_message(record: Record) -> Note | None:
     """Return the last note about the idle run of a job. The worker writes it, for it knows what happens next."""
     if record.job.idle_since is None:
@@ -105,6 +121,21 @@ def _record(call: Call, name: str) -> tuple[Record, str | None]:
         return call.client.jobs.show(name, away=absences.append), str(absences[0]) if absences else None
     except HistoryUnreachable as error:
         return call.client.jobs.newest(name), str(error)
+
+
+def more_mem_bytes(call: Call, job: Job) -> int | None:
+    """Return the memory to ask for when *job* runs again, if it or failed members of it ended out of memory; else None.
+
+    The caller has the right to run it again.
+    """
+    try:
+        if job.spec.array is None:
+            return larger_mem_bytes(call.client.jobs.show(job.label))
+        query = HistoryQuery(array_id=job.id, states=FAILED, limit=MAX_FAILED)
+        sizes = (larger_mem_bytes(each) for each in call.connection.database.history(query))
+        return max((each for each in sizes if each is not None), default=None)
+    except Unreachable:
+        return None
 
 
 def _retries(call: Call, job: Job) -> Sequence[int]:

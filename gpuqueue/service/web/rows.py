@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -68,20 +69,24 @@ def _members(job: Job) -> Members | None:
 
 
 def with_array_states(rows: Mapping[int, QueueRow]) -> dict[int, QueueRow]:
-    """Return *rows* with the state of each array derived as in :mod:`gpuqueue.client.reads`."""
+    """Return *rows* with what follows for each array from its members: how many run, and its state.
+
+    The state is derived as in :mod:`gpuqueue.client.reads`.
+    """
     found = dict(rows)
-    arrays = {each.id: each for each in rows.values() if each.members and each.state is JobState.RUNNING}
-    if not arrays:
-        return found
-    states: dict[int, set[JobState]] = {}
+    states: dict[int, Counter[JobState]] = {}
     for each in rows.values():
-        if each.array_id in arrays:
-            states.setdefault(each.array_id, set()).add(each.state)
+        if each.array_id is not None and each.array_id in rows:
+            states.setdefault(each.array_id, Counter())[each.state] += 1
     for array_id, there in states.items():
-        if not any(each.is_active for each in there):
+        row = rows[array_id]
+        running = sum(number for state, number in there.items() if state.is_active)
+        if running and row.members is not None:
+            found[array_id] = replace(row, members=replace(row.members, running=running))
+        elif not running and row.state is JobState.RUNNING:
             waits = JobState.QUEUED in there
             state, reason = (JobState.QUEUED, WaitReason.RETRY) if waits else (JobState.HELD, WaitReason.HELD)
-            found[array_id] = replace(arrays[array_id], state=state, reason=reason)
+            found[array_id] = replace(row, state=state, reason=reason)
     return found
 
 

@@ -1,6 +1,6 @@
 // What a job is and does, in a few words, and the buttons to change it.
 import { address, usePolled } from "../api.js";
-import { isActive, isEnd } from "../job-states.js";
+import { NO_TURN, isActive, isEnd } from "../job-states.js";
 import { html } from "../lib.js";
 import { labelOf, lastRun } from "../record.js";
 import { jobLink, link } from "../route.js";
@@ -9,9 +9,6 @@ import { JobActions } from "./job-actions.js";
 import { ProgressBar } from "./queue-row.js";
 
 const PROGRESS_MS = 5000;
-/** Reasons of jobs that wait for something else than their turn. */
-const NO_PLACE = new Set(["dependency", "begin", "retry", "requeue", "array_limit", "pause"]);
-
 /** @typedef {import("../job-types.js").JobView} JobView */
 /** @typedef {import("../job-types.js").LiveJob} LiveJob */
 
@@ -29,11 +26,10 @@ function Course({ view, live, state, now }) {
     return html`${ran}${limit} on ${row?.host ?? job.host ?? "its host"}${places ? `, ${places}` : ""}`;
   }
   if (isEnd(state)) {
-    const counts = Object.entries(job.tally?.ended ?? {}).filter(([, count]) => count).map(([word, count]) => `${count} ${word}`).join(", ");
-    const how = job.spec.array ? [job.because, counts].filter(Boolean).join("; ") : run?.ending ? `${run.ending.words}${run.duration_s === null ? "" : ` after ${duration(run.duration_s)}`}` : (job.because ?? (run ? "" : "before it started"));
-    return html`<bdi>${how}</bdi>${job.ended_at ? html`, <time datetime=${job.ended_at} title=${fullTime(job.ended_at)}>${clock(job.ended_at)}</time>` : null}`;
+    const took = run?.ending && run.duration_s !== null ? ` after ${duration(run.duration_s)}` : "";
+    return html`<bdi>${view.ended}${took}</bdi>${job.ended_at ? html`, <time datetime=${job.ended_at} title=${fullTime(job.ended_at)}>${clock(job.ended_at)}</time>` : null}`;
   }
-  if (state === "queued" && live?.place && !NO_PLACE.has(row?.reason ?? "")) return html`${placeOf(live.place)}`;
+  if (state === "queued" && live?.place && !NO_TURN.has(row?.reason ?? "")) return html`${placeOf(live.place)}`;
   return html`${row ? reasonOf(row) : ""}${job.because ? html` <bdi>${job.because}</bdi>` : null}`;
 }
 
@@ -70,13 +66,14 @@ export function JobHead({ me, view, live, state, now, path, asks, onAsk, onChang
   const { spec, member } = job;
   const label = labelOf(job);
   const values = Object.entries(view.values);
+  const shown = live?.row?.members?.running ? "running" : state; // some members of an array run, others wait
   const isGood = state === "succeeded";
   return html`
     <div class="job-head">
       <div class="job-title">
         <h1>${spec.array ? "Array" : "Job"} ${label} <bdi>${spec.name}</bdi></h1>
         <p class="job-state">
-          <span class=${`dot ${state}`} aria-hidden="true"></span><strong class=${isGood ? "good-text" : ["failed", "lost"].includes(state) ? "bad-text" : ""}>${state}</strong>
+          <span class=${`dot ${shown}`} aria-hidden="true"></span><strong class=${isGood ? "good-text" : ["failed", "lost"].includes(state) ? "bad-text" : ""}>${shown}</strong>
           <span class="course"><${Course} view=${view} live=${live} state=${state} now=${now} /></span>
         </p>
         <p class="job-facts"><bdi>${spec.account.name}</bdi>

@@ -55,7 +55,7 @@ function Chart({ view, run, series }) {
   const { spec } = view.record.job;
   const leases = run.devices.map((each) => each.lease_bytes);
   const lease = leases.length ? Math.max(...leases) : spec.mem_bytes;
-  const marks = spec.placement.whole ? [{ label: `allocated ${size(lease)}`, value: lease }] : [{ label: `asked for ${size(spec.mem_bytes)}${spec.cap ? ", the most it may use" : ", may use more"}`, value: spec.mem_bytes }];
+  const marks = spec.placement.whole ? [{ label: `allocated ${size(lease)}`, value: lease }] : [{ label: view.use, value: spec.mem_bytes }];
   if (!spec.placement.whole && Math.abs(lease - spec.mem_bytes) > spec.mem_bytes / 100) marks.push({ label: `allocated ${size(lease)}`, value: lease });
   const values = series.flatMap((each) => each.points.map(([, value]) => value ?? 0));
   const times = series.flatMap((each) => each.points.map(([at]) => at));

@@ -1,5 +1,6 @@
 // Why a job waits: when it may start, what is before it, and what is in the way on the devices.
 import { address, usePolled } from "../api.js";
+import { NO_TURN } from "../job-states.js";
 import { html } from "../lib.js";
 import { Panel } from "../parts/panel.js";
 import { jobLink, link } from "../route.js";
@@ -48,19 +49,20 @@ export function Why({ path, row }) {
   const { value: why } = usePolled(address(`${path}/why`, { utc_offset_min: -new Date().getTimezoneOffset() }), EVERY_MS);
   const words = why?.sentences;
   if (!why?.explanation || !words) return null;
+  const devices = NO_TURN.has(row?.reason ?? "") ? [] : words.devices; // they may well be free
   return html`
-    <${Panel} name="why" title="Why it waits">
+    <${Panel} name="why" title=${row?.members?.running ? "Why the other members wait" : "Why it waits"}>
       <p class="need"><bdi>${words.asked}</bdi></p>
       <h3>When it may start</h3>
       <ul class="reasons">${words.start.map((each) => html`<li key=${each}><${Linked} text=${each} /></li>`)}</ul>
       ${words.obstacles.map((each) => html`<p key=${each} class="warn-text"><${Linked} text=${each} /></p>`)}
       <h3>The order</h3>
       <p>${words.order}${row && why.explanation.own_before ? html`<${OwnBefore} row=${row} count=${why.explanation.own_before} />` : null}${queueBefore(why)}</p>
-      ${words.devices.length ? html`
+      ${devices.length ? html`
         <h3>The devices, the nearest to a start first</h3>
         <div class="wide"><table class="figures stacked">
           <thead><tr><th scope="col">Device</th><th scope="col">Can give</th><th scope="col">Why not there</th><th scope="col">Jobs there</th></tr></thead>
-          <tbody>${words.devices.map((each) => html`<tr key=${each.uuid}>
+          <tbody>${devices.map((each) => html`<tr key=${each.uuid}>
             <th scope="row">${each.label}</th>
             <td data-label="Can give">${size(each.available_bytes)} of ${size(each.total_bytes)}</td>
             <td data-label="Why not there"><${Linked} text=${each.why_not} /></td>

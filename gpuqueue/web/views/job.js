@@ -93,11 +93,11 @@ function Page({ me, id }) {
       ${view.away ? html`<p class="banner" role="status">A part of this is missing: ${view.away}</p>` : null}
       <${JobHead} me=${me} view=${view} live=${live} state=${state} now=${now} path=${path} asks=${asks} onAsk=${setAsks} onChange=${change} />
       <${IdleMark} view=${view} live=${live} now=${now} />
-      ${["queued", "held"].includes(state) && !(isArray && row?.members?.waiting === 0) ? html`<${Why} path=${path} row=${row ?? null} />` : null}
+      ${["queued", "held"].includes(state) && !(isArray && row?.members?.waiting === 0) ? html`<${Why} path=${path} row=${row} />` : null}
       ${runs.length > 1 ? html`<${RunChoice} runs=${runs} run=${run} onChoose=${setChosen} />` : null}
       ${run ? html`<${Failure} view=${view} run=${run} path=${path} onAgain=${() => setAsks("again")} />` : null}
       ${run?.notes.length ? html`<div class="banner">${run.notes.map((note) => html`<p key=${note.words}><bdi>${note.words}</bdi></p>`)}</div>` : null}
-      ${isArray ? html`<${Members} id=${id} path=${path} state=${state} />` : null}
+      ${isArray ? html`<${Members} id=${id} path=${path} state=${state} view=${view} now=${now} onChange=${change} />` : null}
       ${run ? html`<${Memory} view=${view} run=${run} live=${isNow ? live : null} now=${now} />` : null}
       <${Story} view=${view} path=${path} now=${now} />
       ${run ? html`<${Log} key=${run.attempt} view=${view} run=${run} path=${path} isNow=${isNow} />` : null}

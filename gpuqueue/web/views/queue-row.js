@@ -1,7 +1,7 @@
 // One job in the table of the queue.
 import { html } from "../lib.js";
 import { jobLink, link } from "../route.js";
-import { clock, duration, fullTime, idleWords, placeOf, plural, reasonOf, size } from "../words.js";
+import { clock, duration, fullTime, idleWords, placeOf, reasonOf, size } from "../words.js";
 
 /** @typedef {import("../types.js").QueueRow} QueueRow */
 
@@ -35,7 +35,7 @@ function Running({ row, now, progress }) {
 function Story({ row, now, place, progress }) {
   if (row.state === "cancelling") return html`its processes are being ended`;
   if (row.state === "running" || row.state === "starting") return html`<${Running} row=${row} now=${now} progress=${progress} />`;
-  const members = row.members ? html`<small> · ${plural(row.members.waiting + row.members.held, "member")} of ${row.members.total} left</small>` : null;
+  const members = row.members ? html`<small> · ${row.members.words}</small>` : null;
   const reason = reasonOf(row);
   const first = row.state === "queued" && place ? html`<strong>${placeOf(place)}</strong>${members}${row.reason === "memory" ? null : html`<small> · ${reason}</small>`}` : html`${reason}${members}`;
   return html`<span title=${reason}>${first}</span>`;

@@ -55,7 +55,7 @@ export function EarlierJob({ me, again, start }) {
       <input id="job-again" class="short" value=${text} onInput=${typed} list="earlier-jobs" placeholder=${jobs.length ? labelOf(jobs[0].job) : "17"} autocomplete="off" inputmode="numeric" required aria-describedby="job-again-hint" />
       <datalist id="earlier-jobs">${jobs.map((each) => html`<option key=${each.job.id} value=${labelOf(each.job)}>${each.job.spec.name}, ${each.job.state}</option>`)}</datalist>
     <//>
-    ${start?.label ? html`<p class="field whole">Runs again: <code class="command-line">${start.command}</code></p><p class="field whole">${start.again} The variables are those of job ${start.label}.</p>` : null}
+    ${start?.label ? html`<p class="field whole">Runs again: <code class="command-line">${start.command}</code></p><p class="field whole">${start.what} <bdi>${start.again}</bdi></p>` : null}
     ${!again && page ? html`<${Suggestions} jobs=${jobs} />` : null}
   `;
 }

@@ -102,6 +102,7 @@ function JobFields({ start, wanted }) {
   if (done) return html`<${Done} ...${done} onNext=${() => setDone(null)} />`;
   return html`
     <form ref=${box} onSubmit=${submitted} novalidate>
+      ${start.advice && form.mem === start.form.mem ? html`<p class="banner" role="status">${start.advice}</p>` : null}
       ${start.warnings.map((each) => html`<p key=${each} class="banner" role="status">${each}</p>`)}
       ${start.label === null ? html`<${ScriptFile} file=${file} start=${start} fault=${wrong?.field === "script" ? wrong.words : null} onFile=${(/** @type {File | null} */ next) => { setFile(next); change({ script: next?.name ?? "" }); }} />` : null}
       <${SubmitFields} start=${start} form=${form} fault=${wrong} onChange=${change} />

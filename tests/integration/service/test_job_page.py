@@ -17,7 +17,8 @@ from service_fixtures import ServedSite, ask, mine
 from gpuqueue.client import Client
 from gpuqueue.model.device import Health, Peak, PeakSource, Timeline
 from gpuqueue.model.job import Job, JobState
-from gpuqueue.model.run import Ending, RunDevice
+from gpuqueue.model.job_values import JobValues, Metric, Reported
+from gpuqueue.model.run import Ending, EndingKind, RunDevice
 from gpuqueue.queue.lease import Alive, Claim
 from gpuqueue.service.routes.logs import MOST_BYTES
 from gpuqueue.text.units import GIB
@@ -59,12 +60,11 @@ def started(served: ServedSite, job_id: int, text: bytes = b"") -> Claim:
     return claim
 
 
-def finish(served: ServedSite, claim: Claim, status: int = 0) -> None:
+def finish(served: ServedSite, claim: Claim, status: int = 0, **more: Any) -> None:
     """End a run, and let the history have all of it."""
     state = JobState.FAILED if status else JobState.SUCCEEDED
-    served.queue.runs.finish(
-        claim.job_id, claim.token, state=state, ending=Ending.from_status(status), duration_s=1.5, devices=(USED,)
-    )
+    ended = {"ending": Ending.from_status(status), "duration_s": 1.5, "devices": (USED,), **more}
+    served.queue.runs.finish(claim.job_id, claim.token, state=state, **ended)
     served.record()
 
 
@@ -181,7 +181,8 @@ def test_others_see_no_argument_and_no_right(owner: Client, served: ServedSite) 
 def test_an_array_shows_its_members_with_their_values(owner: Client, served: ServedSite) -> None:
     """Members that wait, run and have ended, and the values of their sweep, which others do not see."""
     job = owner.jobs.submit(["true", "{lr}", "{seed}"], mem="1G", sweep=["lr=1e-3,1e-4", "seed=0..1"], env={})
-    finish(served, started(served, job.id + 1), status=3)
+    loss = Metric(name="loss", count=1, last=Reported(value=0.5, after_s=1.0))
+    finish(served, started(served, job.id + 1), status=3, values=JobValues(metrics=(loss,)))
     started(served, job.id + 2)
     path = f"/jobs/{job.id}/members"
     until(lambda: [each["state"] for each in seen(served, path)["rows"]][:2] == ["failed", "running"], what="the run")
@@ -193,13 +194,38 @@ def test_an_array_shows_its_members_with_their_values(owner: Client, served: Ser
     assert ["queued", "queued"] == [each["state"] for each in found["rows"]][2:]
     shown = seen(served, f"{path}?sort=value&axis=lr&limit=2&offset=1")
     assert [["1e-4", "1"], ["1e-3", "0"]] == [each["values"] for each in shown["rows"]]
+    assert (["loss"], {"loss": 0.5}, job.id + 1) == (
+        found["metrics"],
+        *(found["rows"][0][each] for each in ("metrics", "id")),
+    )
+    waiting = seen(served, f"{path}?state=queued")
+    assert (2, {"queued": 2, "running": 1, "failed": 1}) == (waiting["total"], waiting["counts"])
     others = seen(served, path, "bobs")
     assert ([], [[]] * 4) == (others["axes"], [each["values"] for each in others["rows"]])
+    assert ([], [{}] * 4) == (others["metrics"], [each["metrics"] for each in others["rows"]])
     member = seen(served, f"/jobs/{job.id}_1/view")
     assert {"lr": "1e-3", "seed": "1"} == member["values"]
     assert {} == seen(served, f"/jobs/{job.id}_1/view", "bobs")["values"]
     assert "queued" == seen(served, f"/jobs/{job.id}_3/view")["record"]["job"]["state"]
     assert None is seen(served, f"/jobs/{job.id}_3/live")["row"]
+
+
+def test_failed_members_run_again_with_more_memory(owner: Client, served: ServedSite) -> None:
+    """All of them, or those of a part. The form has the memory that they lacked, and says so; a stranger gets none."""
+    job = owner.jobs.submit(["true", "private"], mem="1G", array="0-2")
+    full = Ending.stopped(EndingKind.OUT_OF_MEMORY, 1, "CUDA out of memory")
+    for index, more in enumerate(({"ending": full}, {"ending": full}, {})):
+        finish(served, started(served, job.id + 1 + index), status=256 if more else 0, **more)
+    for name, words in (
+        (f"{job.id}", "The 2 failed members of array"),
+        (f"{job.id}_1-2", "The failed member of array"),
+        (f"{job.id}_1", "The same command"),
+    ):
+        start = seen(served, f"/web/form?again={name}")
+        assert (name, True, True) == (start["label"], start["what"].startswith(words), "1G, so" in start["advice"])
+        assert start["advice"].endswith(f"{start['form']['mem']} is in the field now.")
+    assert seen(served, f"/web/form?again={job.id}_2")["advice"] is None
+    assert 403 == ask(served, f"/web/form?again={job.id}_0-1", mine(served, "bobs"))[0]
 
 
 def test_an_unchanged_answer_is_not_sent_again(owner: Client, served: ServedSite) -> None:

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 import pytest
 from factories import make_spec
 
-from gpuqueue.estimate.verdict import asked_and_used
+from gpuqueue.estimate.verdict import asked_and_used, larger_mem_bytes
 from gpuqueue.model.device import Peak, PeakSource
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.placement import Placement
@@ -98,10 +98,20 @@ def test_a_job_that_never_ran_used_nothing() -> None:
     assert asked_and_used(replace(record(GIB), runs=())) is None
 
 
+def test_a_retry_after_a_lack_of_memory_asks_for_more() -> None:
+    """Not after another end, and not if the same size may do."""
+    short = record(None, asked_bytes=4 * GIB, ending=Ending(kind=EndingKind.OUT_OF_MEMORY, exit_code=1))
+    assert f"asked 4G and it was not enough: try {format_bytes(larger_mem_bytes(short))}" == asked_and_used(short)
+    taken = Note(attempt=1, at=NOW, text="out of memory, because others took its memory: pid 7; queued again with 4G")
+    assert larger_mem_bytes(replace(short, notes=(taken,))) is None
+    assert larger_mem_bytes(record(GIB)) is None
+
+
 def test_a_job_that_asks_for_more_already_is_not_advised() -> None:
     """`show` once advised 5G of a job that was queued again with 7.5G: it took its request for that of the run."""
     short = record(None, asked_bytes=4 * GIB, ending=Ending(kind=EndingKind.OUT_OF_MEMORY, exit_code=1))
     more = replace(short.job, spec=replace(short.job.spec, mem_bytes=15 * GIB // 2))
+    assert larger_mem_bytes(replace(short, job=more)) is None
 
     assert "asked 4G and it was not enough: it asks for 7.5G now" == asked_and_used(replace(short, job=more))
 

@@ -21,15 +21,15 @@ NOW = datetime(2026, 11, 26, tzinfo=timezone.utc)
 
 def test_values_are_sent_with_their_words() -> None:
     """An array, its row in the history, one of its members, a job that another one waits for."""
-    members = Members(total=10, waiting=2, held=0, ended=5, failed=1)
-    assert "5 of 10 members ended, 1 failed, 2 wait" == to_plain(members)["words"]
+    members = Members(total=10, waiting=2, held=0, ended=5, failed=1, running=2)
+    assert "5 of 10 members ended, 1 failed, 2 running, 2 waiting" == to_plain(members)["words"]
     job = Job(id=7, spec=make_spec(), state=JobState.FAILED, submitted_at=NOW)
     row = FoldedRow(record=Record(job=job), last_id=9, members={JobState.SUCCEEDED: 8, JobState.FAILED: 2})
     assert "2 failed, 8 succeeded" == to_plain(row)["words"]
     rows = (
-        MemberRow(index=1, state=JobState.FAILED, exit_code=3, ending=EndingKind.EXITED),
-        MemberRow(index=2, state=JobState.FAILED, ending=EndingKind.SIGNALLED),
-        MemberRow(index=3, state=JobState.QUEUED),
+        MemberRow(id=8, index=1, state=JobState.FAILED, exit_code=3, ending=EndingKind.EXITED),
+        MemberRow(id=9, index=2, state=JobState.FAILED, ending=EndingKind.SIGNALLED),
+        MemberRow(id=10, index=3, state=JobState.QUEUED),
     )
     assert ["exit 3", "signalled", ""] == [to_plain(each)["ended"] for each in rows]
     assert ["must have succeeded", ""] == [

@@ -6,16 +6,18 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+import pytest
 from factories import make_spec
 
-from gpuqueue.model.array import Array
+from gpuqueue.model.array import Array, Indexes, Tally
 from gpuqueue.model.device import Peak, PeakSource
 from gpuqueue.model.event import Act, Event
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.page import StoryStep
+from gpuqueue.model.placement import Placement
 from gpuqueue.model.run import Ending, EndingKind, Note, Record, Run, RunDevice, RunNote, StartKind
 from gpuqueue.text.units import GIB
-from gpuqueue.words.story import meaning_of, story_of
+from gpuqueue.words.story import end_in_words, meaning_of, story_of
 
 T0 = datetime(2026, 11, 26, 12, tzinfo=timezone.utc)
 
@@ -144,16 +146,43 @@ def test_a_job_of_the_page_says_so() -> None:
 
 def test_a_failure_is_explained() -> None:
     """By its code or its signal. A run that succeeded, or was ended on purpose, has not failed."""
-    assert meaning_of(Ending.from_status(0)) is None
-    words = [meaning_of(Ending.from_status(each)) or "" for each in (1, 127, 137, -11)]
+    assert meaning_of(Ending.from_status(0), make_spec()) is None
+    words = [meaning_of(Ending.from_status(each), make_spec()) or "" for each in (1, 127, 137, -11)]
     own, missing, killed, crashed = words
     assert own.startswith("The program stopped with an error. What it was is usually in the last lines of its output.")
     assert "A command that it calls is not there, or may not be run." == missing
     assert killed.startswith("The code means that a process of it was killed by SIGKILL. Mostly the kernel does that")
     assert "Its program crashed." == crashed
     on_purpose = {EndingKind.CANCELLED, EndingKind.PREEMPTED}
-    unexplained = {each for each in EndingKind if meaning_of(Ending(kind=each, exit_code=1, signal=9)) is None}
+    endings = [Ending(kind=each, exit_code=1, signal=9) for each in EndingKind]
+    unexplained = {each.kind for each in endings if meaning_of(each, make_spec()) is None}
     assert on_purpose == unexplained
+
+
+@pytest.mark.parametrize(
+    ("terms", "words"),
+    [
+        ({}, "It needed more memory than was allocated to it. Run it again with more"),
+        ({"cap": False}, "The memory of the device ran out. Run it again with more memory"),
+        ({"placement": Placement(exclusive=True)}, "The memory of the device ran out. Run it again on a larger one"),
+    ],
+)
+def test_the_memory_of_the_device_ran_out_only_if_the_job_could_use_it(terms: dict[str, Any], words: str) -> None:
+    ending = Ending.stopped(EndingKind.OUT_OF_MEMORY, 1, "CUDA out of memory")
+    assert (meaning_of(ending, make_spec(**terms)) or "").startswith(words)
+
+
+def test_an_ended_job_says_how() -> None:
+    """Regression: a job whose run was not recorded yet "succeeded before it started", and so did an array."""
+    bare = replace(JOB, state=JobState.SUCCEEDED, attempt=1)
+    assert "" == end_in_words(Record(job=bare))
+    assert "exit 0" == end_in_words(replace(RECORD, job=bare))
+    stopped = replace(bare, state=JobState.CANCELLED, attempt=0)
+    assert "before it started" == end_in_words(Record(job=stopped))
+    assert "dependency 3 failed" == end_in_words(Record(job=replace(stopped, because="dependency 3 failed")))
+    tally = Tally(left=Indexes(), held=Indexes(), ended={"succeeded": 3, "failed": 1, "lost": 0})
+    array = replace(bare, spec=make_spec(array=Array.parse("0-3")), attempt=0, tally=tally)
+    assert "3 succeeded, 1 failed" == end_in_words(Record(job=array))
 
 
 def test_the_notes_of_a_run_follow_its_end() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
@@ -14,20 +14,20 @@ from gpuqueue.errors import Refused
 from gpuqueue.model.array import Array, Indexes, Tally
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_spec import Priority
-from gpuqueue.model.page import MemberRow, MemberSort, QueueRow, RecordedMember
+from gpuqueue.model.page import MemberRow, MemberSort, MemberTable, QueueRow, RecordedMember
 from gpuqueue.model.sweep import Axis
-from gpuqueue.service.web.members import MOST_SORTED, MemberQuery, Members
+from gpuqueue.service.web.members import MAX_METRICS, MOST_SORTED, Measured, MemberQuery, Members
 
 AT = datetime(2026, 11, 26, tzinfo=timezone.utc)
 SWEEP = Array.sweep((Axis("lr", "1e-3,1e-4,0.1"), Axis("opt", "sgd,adam")))
 
 
 def array_job(array: Array, state: JobState = JobState.RUNNING, **tally: str) -> Job:
-    """Return the job of an array, with the indexes that are left and held, and how many were cancelled."""
+    """Return the job of an array, with the indexes that are left and held, and how many ended in two ways."""
     come = Tally(
         left=Indexes.parse(tally.get("left", "")),
         held=Indexes.parse(tally.get("held", "")),
-        ended={"cancelled": int(tally.get("cancelled", "0"))},
+        ended={each: int(tally.get(each, "0")) for each in ("succeeded", "cancelled")},
     )
     spec = make_spec(array=array)
     return Job(id=10, spec=spec, state=state, submitted_at=AT, tally=come)
@@ -55,10 +55,22 @@ def rows(job: Job, known: Mapping[int, RecordedMember] | None = None, **query: A
         asked.append((first, last))
         return {each: member for each, member in (known or {}).items() if first <= each <= last}
 
-    members = Members(job=job, live={1: live(1)}, recorded=read)
-    found = list(members.table(MemberQuery(**query), AT).rows)
+    found = table(job, read, **query).rows
     assert len(asked) <= 1, "one query, however many members"
-    return found
+    return list(found)
+
+
+def table(
+    job: Job, read: Callable[[int, int], Mapping[int, RecordedMember]], measured: Measured | None = None, **query: Any
+) -> MemberTable:
+    """Return the table that the query asks for; member 1 runs."""
+    members = Members(job=job, live={1: live(1)}, recorded=read, measured=measured)
+    return members.table(MemberQuery(**query), AT)
+
+
+def nobody(_first: int, _last: int) -> Mapping[int, RecordedMember]:
+    """Return the members of a history that has none."""
+    return {}
 
 
 def test_each_member_is_where_it_is() -> None:
@@ -100,6 +112,46 @@ def test_the_order_and_the_part(query: dict[str, Any], expected: list[int]) -> N
     ended = JobState.SUCCEEDED
     known = {2: recorded(2, ended, peak_bytes=30), 3: recorded(3, ended, peak_bytes=4)}
     assert expected == [each.index for each in rows(array_job(SWEEP, left="4"), known, **query)]
+
+
+def test_members_are_counted_and_filtered_by_state() -> None:
+    """The counts are those of all members, whatever is shown. What an ended array does not count was cancelled."""
+    job = array_job(SWEEP, left="4", held="5", succeeded="2")
+    only = table(job, nobody, states=(JobState.QUEUED, JobState.RUNNING))
+    assert ([1, 4], 2) == ([each.index for each in only.rows], only.total)
+    assert {"queued": 1, "running": 1, "held": 1, "succeeded": 2} == only.counts
+    over = replace(array_job(SWEEP, succeeded="2", cancelled="1"), state=JobState.CANCELLED)
+    assert {"succeeded": 2, "cancelled": 3, "running": 1} == table(over, nobody).counts
+    assert {"running": 1} == table(replace(over, tally=None), nobody).counts
+    with pytest.raises(Refused, match="without a filter"):
+        table(array_job(Array(indexes=Indexes.parse("0-999999"))), nobody, states=(JobState.FAILED,))
+
+
+def test_members_have_their_metrics() -> None:
+    """A column for each name, at most so many, and an order by one of them. Nobody else sees any."""
+    values = {0: {"loss": 0.5}, 1: {"loss": 0.25, "acc": 0.75}, 4: {f"m{each}": 1.0 for each in range(MAX_METRICS)}}
+
+    def measured(indexes: Collection[int], name: str | None) -> Mapping[int, Mapping[str, float]]:
+        return {
+            each: {of: had[of] for of in had if name in {None, of}} for each, had in values.items() if each in indexes
+        }
+
+    job = array_job(SWEEP, left="2-5")
+    found = table(job, nobody, measured, limit=2)
+    assert (("acc", "loss"), [{"loss": 0.5}, {"loss": 0.25, "acc": 0.75}]) == (
+        found.metrics,
+        [each.metrics for each in found.rows],
+    )
+    assert MAX_METRICS == len(table(job, nobody, measured).metrics)
+    ordered = table(job, nobody, measured, sort=MemberSort.METRIC, axis="loss", reverse=True)
+    assert [0, 1, 2, 3, 4, 5] == [each.index for each in ordered.rows]
+    assert [1, 0] == [
+        each.index for each in table(job, nobody, measured, sort=MemberSort.METRIC, axis="loss", limit=2).rows
+    ]
+    assert ((), [{}, {}]) == (
+        table(job, nobody, limit=2).metrics,
+        [each.metrics for each in table(job, nobody, limit=2).rows],
+    )
 
 
 def test_a_very_large_array_is_cut_without_listing_it() -> None:

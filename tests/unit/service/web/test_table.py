@@ -114,20 +114,20 @@ def test_a_part_has_the_number_of_all() -> None:
 @pytest.mark.parametrize(
     ("members", "expected"),
     [
-        ([JobState.RUNNING, JobState.HELD], (JobState.RUNNING, None)),
-        ([JobState.QUEUED, JobState.HELD], (JobState.QUEUED, WaitReason.RETRY)),
-        ([JobState.HELD], (JobState.HELD, WaitReason.HELD)),
-        ([], (JobState.RUNNING, None)),
+        ([JobState.RUNNING, JobState.HELD], (JobState.RUNNING, None, 1)),
+        ([JobState.QUEUED, JobState.HELD], (JobState.QUEUED, WaitReason.RETRY, 0)),
+        ([JobState.HELD], (JobState.HELD, WaitReason.HELD, 0)),
+        ([], (JobState.RUNNING, None, 0)),
     ],
 )
 def test_an_array_has_the_state_that_its_members_have(
-    members: list[JobState], expected: tuple[JobState, WaitReason | None]
+    members: list[JobState], expected: tuple[JobState, WaitReason | None, int]
 ) -> None:
-    """The store calls an array running until its last member has ended."""
+    """The store calls an array running until its last member has ended. Members that run are counted."""
     array = row(10, state=JobState.RUNNING, members=Members(total=9, waiting=3, held=0, ended=0, failed=0))
     rows = {10: array, **{11 + n: row(11 + n, state=state, array_id=10) for n, state in enumerate(members)}}
     found = with_array_states(rows)[10]
-    assert expected == (found.state, found.reason)
+    assert expected == (found.state, found.reason, found.members and found.members.running)
 
 
 def test_a_job_on_a_device_that_it_was_not_given_is_apart_from_its_user() -> None:
