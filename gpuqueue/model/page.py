@@ -121,17 +121,15 @@ class QueueTable:
 class JobPlace:
     """The place of a waiting job: how many jobs go before it, and when it may start.
 
-    ``start_at`` is known only if no other job may take the room. ``room_at`` is when there is room at the latest, for
-    it or for a job before it; each is None if a run in the way has no time limit. ``reserved``: devices are reserved
-    for the job. ``never``: no device can run it as the site is now. ``words`` say this, but for the times.
-    ``runs`` are the jobs that must end first. If one has no time limit, ``about_at`` is when they have probably ended,
-    by their progress.
+    ``start_at`` is known only if no other job may take the room, and every run in the way has a time limit.
+    ``reserved``: devices are reserved for the job. ``never``: no device can run it as the site is now. ``words`` say
+    this, but for the times. ``runs`` are the jobs that must end first, if no other job may take the room then. If one
+    has no time limit, ``about_at`` is when they have probably ended, by their progress.
     """
 
     ahead: int
     words: str
     start_at: datetime | None = None
-    room_at: datetime | None = None
     about_at: datetime | None = None
     runs: tuple[int, ...] = ()
     reserved: bool = False
@@ -177,7 +175,8 @@ class DeviceView:
     ``trouble`` is why it takes no jobs now, ``drained`` why it is drained, ``reserved_for`` the job that it is reserved
     for. ``silent_s`` is how long its worker has been silent, None if it is not. ``beside_bytes`` is what jobs on one
     device can be allocated beside the job that it is reserved for, ``reserved_until`` when that job must have ended.
-    ``errors`` are phrases about its memory errors and its last Xid error.
+    ``closed`` is why no job is given all of its free memory, such as that it is drained. ``errors`` are phrases about
+    its memory errors and its last Xid error.
     """
 
     uuid: str
@@ -208,6 +207,7 @@ class DeviceView:
     reserved_until: datetime | None = None
     silent_s: float | None = None
     refusals: str | None = None
+    closed: str | None = None
     errors: tuple[str, ...] = ()
 
 

@@ -50,7 +50,7 @@
  * @property {boolean} left_out
  */
 
-/** @typedef {{ahead: number, words: string, start_at: string | null, room_at: string | null, about_at: string | null, reserved: boolean, never: boolean}} JobPlace */
+/** @typedef {{ahead: number, words: string, start_at: string | null, about_at: string | null, reserved: boolean, never: boolean}} JobPlace */
 
 /** @typedef {{share: number, counts: string, left_s: number | null, words: string}} Progress */
 
@@ -99,6 +99,7 @@
  * @property {string | null} reserved_until
  * @property {number | null} silent_s
  * @property {string | null} refusals
+ * @property {string | null} closed
  * @property {string[]} errors
  */
 

@@ -66,14 +66,10 @@ export const PRIORITIES = ["low", "normal", "high", "urgent"];
 /** Why a job does not run, in words. @param {import("./types.js").QueueRow} row */
 export const reasonOf = ({ waits, begins_at: begins }) => (waits && begins ? `${waits}, not before ${clock(begins)}` : (waits ?? ""));
 
-/** A time that is nearer than this says no more than the place, in seconds. */
-const SOON_S = 60;
-
 /** Where a waiting job is in line. @param {import("./types.js").JobPlace} place */
-export function placeOf({ words, start_at: start, room_at: room, about_at: about }) {
-  if (start) return `${words}; starts by ${clock(start)}`;
-  if (about) return `${words}; room at about ${clock(about)}`;
-  return room && between(new Date().toISOString(), room) > SOON_S ? `${words}; room by ${clock(room)}` : words;
+export function placeOf({ words, start_at: start, about_at: about }) {
+  const at = start ?? about;
+  return at ? `${words}; starts at about ${clock(at)}` : words;
 }
 
 /** For how long a run has used none of its devices. @param {string} since @param {number} now in milliseconds */

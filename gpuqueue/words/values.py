@@ -115,6 +115,21 @@ def without_processes(status: DeviceStatus) -> str | None:
     return f"{where}: the driver does not list the processes of this host, so runs have no peak"
 
 
+def closed_in_words(status: DeviceStatus, *, silent: bool) -> str | None:
+    """Return why no job is given all the free memory of a device, in a few words; None if jobs are."""
+    reserved = status.reservation
+    reasons = (
+        (silent, "its worker is silent"),
+        (status.trouble is not None, "it takes no jobs now"),
+        (status.external_bytes is None, "its use by others is unknown"),
+        (bool(status.drains), "it is drained"),
+        (status.exclusive, "one job has it for itself"),
+        (len(status.holdings) >= status.slots, f"it runs as many jobs as it may: {status.slots}"),
+        (reserved is not None, f"it is reserved for job {reserved.job_id if reserved is not None else ''}"),
+    )
+    return next((words for holds, words in reasons if holds), None)
+
+
 def device_errors(status: DeviceStatus) -> Iterator[str]:
     """Yield a phrase about the memory errors of a device, if there are any, and one about its last Xid error."""
     errors = memory_errors_in_words(status.memory_errors, status.retired_rows, status.retirement)

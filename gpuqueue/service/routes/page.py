@@ -296,7 +296,7 @@ async def job_places(
         return {each: place for each, place in places.items() if place is not None}, call.may(Action.SEE_SITE)
 
     places, sees_site = await site.work(request, work)
-    without = {each: place for each, place in places.items() if sees_site and place.runs and place.room_at is None}
+    without = {each: place for each, place in places.items() if sees_site and place.runs and place.start_at is None}
     if without:
         runs = {run for place in without.values() for run in place.runs}
         progress = await progress_of(request, runs, is_first=False)

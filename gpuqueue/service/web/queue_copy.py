@@ -297,8 +297,7 @@ def place_of(found: Explanation) -> JobPlace:
         ahead=found.before,
         words="no device here can ever run it" if never else words,
         start_at=_moment(start.at_ms) if start is not None else None,
-        room_at=_moment(start.room_ms) if start is not None else None,
-        runs=found.runs_in_the_way if start is not None else (),
+        runs=found.runs_in_the_way if start is not None and not start.rivals else (),
         reserved=reserved,
         never=never,
     )

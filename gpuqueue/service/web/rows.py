@@ -12,7 +12,7 @@ from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.page import DeviceRun, DeviceView, ExternalUse, Members, QueueRow
 from gpuqueue.model.run import Listing
 from gpuqueue.queue.lease import DeviceStatus, ExternalProcess, Holding
-from gpuqueue.words.values import device_errors
+from gpuqueue.words.values import closed_in_words, device_errors
 
 #: Most commands of external processes that a row names.
 _MOST_COMMANDS = 3
@@ -123,6 +123,7 @@ def device_view(
         trouble=status.trouble,
         drained=status.drained,
         **_reserved(status, rows),
+        closed=closed_in_words(status, silent=silent),
         silent_s=status.seen_s_ago if silent else None,
         refusals=status.refusals.why if status.refusals and status.refusals.are_many else None,
         errors=tuple(device_errors(status)),

@@ -1,6 +1,6 @@
 // One device: its memory, its figures, its jobs, and what is wrong with it.
 import { html } from "../lib.js";
-import { MemoryBar } from "../parts/memory-bar.js";
+import { MemoryBar, availableOf } from "../parts/memory-bar.js";
 import { none } from "../parts/none.js";
 import { endOf } from "../room.js";
 import { jobLink } from "../route.js";
@@ -69,7 +69,7 @@ export function DeviceRow({ device, now }) {
     <tr class=${isAway ? "away" : ""}>
       <th scope="row">${deviceLabel(device)} <small class="sub">${device.name}${device.pool ? `, pool ${device.pool}` : ""}</small></th>
       <td class="memory"><${MemoryBar} device=${device} /></td>
-      <td class="figure free" data-label="free">${size(device.free_bytes)} <small>of ${size(device.total_bytes)}</small></td>
+      <td class="figure free" data-label="free" title=${device.closed ?? ""}>${size(availableOf(device))} <small>of ${size(device.total_bytes)}</small></td>
       <td class="figure" data-label="load">${percent(device.utilisation, none())}</td>
       <td class="figure" data-label="temperature">${figure(device.temperature_c, "°C")}</td>
       <td class="figure" data-label="power">${figure(device.power_w, "W")}</td>

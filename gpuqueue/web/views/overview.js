@@ -2,7 +2,7 @@
 import { address, usePolled } from "../api.js";
 import { html, useMemo } from "../lib.js";
 import { useNow } from "../now.js";
-import { Legend } from "../parts/memory-bar.js";
+import { Legend, availableOf } from "../parts/memory-bar.js";
 import { Trouble } from "../parts/trouble.js";
 import { withProgress } from "../room.js";
 import { link } from "../route.js";
@@ -34,7 +34,7 @@ function Totals({ overview }) {
   return html`
     <dl class="totals">
       <div><dt>Empty devices</dt><dd>${empty} <small>of ${devices.length}</small></dd></div>
-      <div><dt>Free memory</dt><dd>${size(sum((each) => each.free_bytes))} <small>of ${size(sum((each) => each.total_bytes))}</small></dd></div>
+      <div><dt>Free memory</dt><dd>${size(sum(availableOf))} <small>of ${size(sum((each) => each.total_bytes))}</small></dd></div>
       <div><dt>Used by jobs</dt><dd>${size(sum((each) => each.used_bytes))} <small>of ${size(sum((each) => each.allocated_bytes))} allocated</small></dd></div>
       <div><dt><a href=${link("queue", { state: "running" })}>Running jobs</a></dt><dd>${running.toLocaleString()}</dd></div>
       <div><dt><a href=${link("queue", { state: "queued" })}>Waiting jobs</a></dt><dd>${(counts.queued ?? 0).toLocaleString()}${counts.held ? html` <small>and ${counts.held.toLocaleString()} held</small>` : null}</dd></div>

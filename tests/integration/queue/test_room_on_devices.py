@@ -86,7 +86,7 @@ def test_the_room_that_the_reserved_job_takes_is_no_room_for_the_jobs_behind_it(
     assert [reserved] == [each.job_id for each in queue.maintenance.reserve(after_s=0, most=1)]
     found = queue.jobs.why(submit(queue, mem_bytes=20 * GIB))
     assert reserved == found.start.behind
-    assert (1, None, None) == (place_of(found).ahead, place_of(found).room_at, place_of(found).start_at)
+    assert (1, (), None) == (place_of(found).ahead, place_of(found).runs, place_of(found).start_at)
     own = queue.jobs.why(reserved)
     assert own is not None
     assert place_of(own).start_at is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
+import pytest
 from factories import make_spec
 
 from gpuqueue.codec.wire import to_plain
@@ -13,7 +14,7 @@ from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.page import MemberRow, Members, Related
 from gpuqueue.model.run import Ending, EndingKind, Record, Run
-from gpuqueue.queue.explanation import Explanation, Obstacle, Verdict
+from gpuqueue.queue.explanation import Explanation, Obstacle, Start, Verdict
 from gpuqueue.service.web.queue_copy import place_of
 
 NOW = datetime(2026, 11, 26, tzinfo=timezone.utc)
@@ -47,6 +48,15 @@ def test_a_record_says_how_it_ended_without_details() -> None:
     assert "refused: no such directory" == to_plain(run)["ending"]["words"]
     assert ["refused", "dependency 3"] == [to_plain(Record(job=job, runs=each))["outcome"] for each in ((run,), ())]
     assert "killed by SIGKILL" == Ending.from_status(-9).brief
+
+
+@pytest.mark.parametrize(("rivals", "runs"), [(0, (3,)), (7397, ())])
+def test_a_place_promises_no_room_that_others_may_take(rivals: int, runs: tuple[int, ...]) -> None:
+    """Regression: "7397 jobs before it; room by 19:38" was the room for the first of them."""
+    start = Start(devices=("GPU-0",), blockers=(3,), room_ms=60_000, rivals=rivals, at_ms=None if rivals else 60_000)
+    found = Explanation(job_id=9000, state=JobState.QUEUED, priority=Priority.NORMAL, start=start, own_before=rivals)
+    place = place_of(found)
+    assert (runs, rivals > 0) == (place.runs, place.start_at is None)
 
 
 def test_a_place_says_what_goes_before_the_job() -> None:

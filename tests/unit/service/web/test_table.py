@@ -14,10 +14,12 @@ from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.page import ExternalUse, Members, QueueRow, RowSort
 from gpuqueue.model.queue_query import QueueQuery
-from gpuqueue.queue.lease import ExternalProcess
+from gpuqueue.queue.drains import Drain, DrainOrigin
+from gpuqueue.queue.lease import DeviceReservation, ExternalProcess, Holding
 from gpuqueue.service.web.queue_copy import NOTHING, QueueState
 from gpuqueue.service.web.rows import device_view, with_array_states
 from gpuqueue.service.web.table import Filters, Seen, Tables
+from gpuqueue.text.units import GIB
 
 AT = datetime(2026, 11, 26, tzinfo=timezone.utc)
 ALL = Seen(("ada", 1001), everything=True)
@@ -153,3 +155,19 @@ def test_a_device_says_which_errors_its_driver_reported() -> None:
 
     assert counted == "1 memory error that could not be corrected, since the driver started"
     assert xid.startswith("Xid 13, an error in a program's computation, at ")
+
+
+def test_a_device_says_why_no_job_gets_its_free_memory() -> None:
+    """Regression: beside "0B free" the page showed a white bar."""
+
+    def closed(**changes: Any) -> str | None:
+        return device_view(make_status(**changes), {}, AT, silent_after_s=9).closed
+
+    run = Holding(job_id=3, lease_bytes=GIB, observed_bytes=0)
+    assert closed() is None
+    assert "it is drained" == closed(drains=(Drain(origin=DrainOrigin.PERSON, why="a fan", by="ann"),))
+    assert "it runs as many jobs as it may: 1" == closed(slots=1, holdings=(run,))
+    assert "it is reserved for job 7" == closed(reservation=DeviceReservation(job_id=7, since=None))
+    assert "its worker is silent" == closed(seen_s_ago=10.0)
+    assert "its use by others is unknown" == closed(external_bytes=None)
+    assert "one job has it for itself" == closed(exclusive=True, holdings=(run,))

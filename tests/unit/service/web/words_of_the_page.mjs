@@ -1,7 +1,7 @@
 // Calls functions of the page's modules, which need no browser. Prints their results as JSON.
 import { bytesOf, duration, ownBefore, placeOf, reasonOf, size } from "../../../../gpuqueue/web/words.js";
 
-const place = { ahead: 3, words: "3 jobs before it", start_at: null, room_at: null, reserved: false, never: false };
+const place = { ahead: 3, words: "3 jobs before it", start_at: null, about_at: null, reserved: false, never: false };
 const row = { state: "queued", reason: "memory", mem_bytes: 20 * 2 ** 30, gpus: 2, whole: false, begins_at: null, waits: "no room now" };
 const waits = (id, more = {}) => ({ id, user: "ada", priority: "normal", state: "queued", reason: "memory", ...more });
 const line = [waits(3), waits(4, { reason: "dependency" }), waits(5, { priority: "low" }), waits(6, { state: "held" }), waits(8), waits(9)];
