@@ -31,6 +31,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 
@@ -42,9 +43,21 @@ class GpuQueueError(Exception):
 
 
 class BadRequest(GpuQueueError):
-    """The request is malformed; nothing was changed."""
+    """The request is malformed; nothing was changed.
+
+    ``faults`` is what is wrong with each field of the request, with the field first, if that is known.
+    """
 
     exit_code = 2
+    faults: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of_faults(cls, faults: Iterable[tuple[str, str]]) -> BadRequest:
+        """Return the error for several fields, which names all faults."""
+        known = tuple(faults)
+        made = cls("; ".join(dict.fromkeys(words for _, words in known)))
+        made.faults = known
+        return made
 
 
 class Impossible(BadRequest):

@@ -125,11 +125,13 @@ def change_of(wanted: JobEdit, uuids_of: UuidsOf) -> Callable[[JobSpec], JobSpec
 
 def _fields(wanted: JobEdit) -> dict[str, Any]:
     """Return the fields of the spec that take one value each."""
-    fields = spec_fields(wanted, REMOVABLE)
+    faults = validation.Faults()
+    fields = faults.of("", spec_fields, wanted, REMOVABLE) or {}
     if wanted.time_limit is not None:
         fields["extended_s"] = 0.0
     if wanted.mem is not None and wanted.mem != AUTO:
-        fields |= {"mem_bytes": validation.mem_bytes(wanted.mem), "mem_source": ASKED}
+        fields |= {"mem_bytes": faults.of("mem", validation.mem_bytes, wanted.mem), "mem_source": ASKED}
+    faults.check()
     return fields
 
 

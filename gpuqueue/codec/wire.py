@@ -19,7 +19,7 @@ import json
 import sys
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import Enum, IntEnum
 from functools import lru_cache, partial
@@ -152,7 +152,7 @@ def from_request(kind: type[T], plain: object) -> T:
     try:
         return typing.cast("T", reader(kind, strict=True)(plain))  # type: ignore[arg-type] # as above
     except _Wrong as error:
-        raise BadRequest(error.message("the body")) from None
+        raise BadRequest.of_faults((each.path, each.message("the body")) for each in error.all()) from None
     except ValueError as error:
         raise BadRequest(str(error)) from None
 
@@ -177,23 +177,31 @@ def from_plain(kind: Any, plain: object, what: str = "the service's answer") -> 
 class _Wrong(ValueError):
     """A plain value is not what its field must be. The containers of the value add their part of the path.
 
-    The message is *before*, the path and *after*.
+    The message is *before*, the path and *after*, or *words*. ``others`` are the same for other fields of an object.
     """
 
-    def __init__(self, after: str, *, before: str = "") -> None:
-        super().__init__(before + after)
-        self._before, self._after = before, after
-        self._path = ""
+    def __init__(self, after: str, *, before: str = "", words: str = "") -> None:
+        super().__init__(words or before + after)
+        self._before, self._after, self._words = before, after, words
+        self.path = ""
+        self.others: list[_Wrong] = []
+
+    def all(self) -> Iterator[_Wrong]:
+        """Yield this error, and those of other fields."""
+        yield self
+        for each in self.others:
+            yield from each.all()
 
     def below(self, part: str) -> _Wrong:
         """Add the name, or the index in brackets, under which the value was found."""
-        glue = "." if self._path and not self._path.startswith("[") else ""
-        self._path = f"{part}{glue}{self._path}"
+        for each in self.all():
+            glue = "." if each.path and not each.path.startswith("[") else ""
+            each.path = f"{part}{glue}{each.path}"
         return self
 
     def message(self, whole: str) -> str:
         """Return what is wrong. The value without a path is *whole*."""
-        return f"{self._before}{self._path or whole}{self._after}"
+        return self._words or f"{self._before}{self.path or whole}{self._after}"
 
 
 def _not(wanted: str, plain: object) -> _Wrong:
@@ -367,19 +375,26 @@ class _Object:
         if not isinstance(plain, dict):
             raise _not("an object", plain)
         values: Plain = {}
+        wrong: list[_Wrong] = []
         for name, value in plain.items():
             if name in self._defaults:
                 read = self._readers.get(name) or self._reader(name)
                 try:
                     values[name] = read(value)
                 except _Wrong as error:
-                    raise error.below(name) from None
+                    wrong.append(error.below(name))
+                except BadRequest as error:
+                    if not self._strict:
+                        raise
+                    wrong.append(_Wrong("", words=str(error)).below(name))
             elif self._strict:
                 there_are = f"': there are {', '.join(self._defaults)}"
-                raise _Wrong(there_are, before="there is no field '").below(brief(name)[1:-1])
-        missing = self._needed - values.keys()
-        if missing:
-            raise _Wrong(" is missing", before="the field ").below(min(missing))
+                wrong.append(_Wrong(there_are, before="there is no field '").below(brief(name)[1:-1]))
+        missing = sorted(self._needed - plain.keys())
+        wrong += [_Wrong(" is missing", before="the field ").below(name) for name in missing]
+        if wrong:
+            wrong[0].others += wrong[1:]
+            raise wrong[0]
         return self._kind(**values)
 
     def _reader(self, name: str) -> Read:

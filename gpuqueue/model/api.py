@@ -153,8 +153,19 @@ class Whether:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Fault:
+    """What is wrong with a field of a request; ``field`` is a path such as ``waits.after[0]``, empty for the whole."""
+
+    field: str
+    words: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
-    """An error, as in RFC 9457. ``error`` is its class, and ``exit_code`` that of the command line."""
+    """An error, as in RFC 9457. ``error`` is its class, and ``exit_code`` that of the command line.
+
+    ``faults`` are all that is wrong with the fields of the request, as far as it is known by field.
+    """
 
     type: str
     title: str
@@ -162,6 +173,7 @@ class Problem:
     detail: str
     error: str
     exit_code: int
+    faults: tuple[Fault, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -228,12 +228,16 @@ def spec_fields(request: JobRequest | JobEdit, removable: Collection[str] = ()) 
     The word ``none`` is None for the values that are *removable*.
 
     Raises:
-        BadRequest: a value is malformed.
+        BadRequest: some values are malformed. It has all faults.
 
     """
-    given = {name: getattr(request, name, None) for name in _FIELDS}
-    return {
-        _FIELDS[name][0]: None if value == validation.NONE and name in removable else _FIELDS[name][1](value)
+    faults = validation.Faults()
+    given = {name: value for name in _FIELDS if (value := getattr(request, name, None)) is not None}
+    found = {
+        _FIELDS[name][0]: None
+        if value == validation.NONE and name in removable
+        else faults.of(name, _FIELDS[name][1], value)
         for name, value in given.items()
-        if value is not None
     }
+    faults.check()
+    return found

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, replace
 from enum import IntEnum
 from functools import lru_cache
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
@@ -347,71 +347,9 @@ class JobSpec(JobTerms):
 
         """
         self._check_types()
-        if not self.argv or not self.argv[0]:
-            raise BadRequest("there is no command to run: name a script, or put a command after --")
-        if not 0 < self.mem_bytes <= MAX_BYTES:
-            asked = brief(self.mem_bytes)
-            raise BadRequest(f"a job cannot ask for {asked} bytes of memory: give a size above 0, at most 1024T")
-        self._check_devices()
-        self._check_course()
-        if self.waits.followed is not None and self.array is None:
-            other = self.waits.followed
-            raise BadRequest(f"--after {other}:corr is for arrays: give the --array of job {other}, or --after {other}")
-        check_notifications(self.notifications)
-        if self.retry_of is not None and not 0 < self.retry_of <= 2**53:
-            raise BadRequest(f"retry_of must be the id of a job, not {brief(self.retry_of)}")
-        if not self.name:
-            raise BadRequest("the name is empty: give a name, or none")
-        if len(self.name) > MAX_NAME:
-            raise BadRequest(f"a job's name must have 1 to {MAX_NAME} characters")
-        if not self.cwd.startswith("/"):
-            raise BadRequest(f"the working directory {brief(self.cwd)} is not absolute")
-        self._check_code()
-        python = "x" if self.environment is None else self.environment
-        for what, word in (("user", self.account.name), ("pool", self.pool or "x"), ("environment", python)):
-            name_of(f"usable {what} name", word)
-        texts = (*self.argv, self.cwd, self.name, self.account.host, *self.env, *self.env.values())
-        if "\0" in "".join(texts):
-            raise BadRequest(
-                "an argument, the environment or a path holds a NUL character, which no process can be given"
-            )
-
-    def _check_code(self) -> None:
-        if self.snapshot is not None:
-            code_snapshot.CodeSnapshot.parse(self.snapshot)
-        if self.keep:
-            file_patterns.of_request(self.keep, with_code=self.snapshot is not None)
-
-    def _check_course(self) -> None:
-        if self.retries.times and not self.requeue:
-            raise BadRequest("a job that must not run twice cannot be retried: leave out --retries or --no-requeue")
-        if self.time_limit_s is not None and not 0 < self.time_limit_s <= MAX_S:
-            raise BadRequest("a time limit must be above 0 and at most ten years")
-        if self.signal is not None:
-            self.signal.check(self.time_limit_s)
-        if self.probe is not None:
-            probes.Probe.parse(self.probe).check(self.time_limit_s, is_array=self.array is not None)
-        if self.cpus is not None or self.cpu_mem_bytes is not None:
-            host_limits.check(self.cpus, self.cpu_mem_bytes)
-        if self.pty is not None and self.separate_stderr:
-            raise BadRequest("a terminal has one output: choose --pty or --separate-stderr")
-        links = [each for each in (self.output, self.error) if each is not None]
-        for each in links:
-            output_file.check(each)
-        if links and self.snapshot is not None:
-            raise BadRequest(output_file.NOT_HERE)
-
-    def _check_devices(self) -> None:
-        if self.expected_utilisation is not None and not 0 <= self.expected_utilisation <= 1:
-            raise BadRequest(f"expected_utilisation is a share from 0 to 1, not {brief(self.expected_utilisation)}")
-        if not 1 <= self.gpus <= 64:  # noqa: PLR2004 - more than any host has
-            raise BadRequest(f"a job cannot ask for {brief(self.gpus)} devices: give a number from 1 to 64")
-        if self.device is DeviceFilter.CPU and self.gpus > 1:
-            raise BadRequest(f"a host serves its CPU as one device, not as {self.gpus}: ask for one device")
-        if self.placement.devices and len(self.placement.devices) < self.gpus:
-            raise BadRequest(
-                f"{self.gpus} devices asked for, and {len(self.placement.devices)} named: name as many, or more"
-            )
+        faults = [*_faults_of_program(self), *_faults_of_devices(self), *_faults_of_course(self), *_faults_of_end(self)]
+        if faults:
+            raise BadRequest.of_faults(faults)
 
     def _check_types(self) -> None:
         """Refuse values of a wrong type, which a program can pass and the command line cannot."""
@@ -422,7 +360,6 @@ class JobSpec(JobTerms):
             for (what, _, wanted, words), value in zip(_FIELDS, values, strict=True):
                 if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not _FLAG):
                     raise BadRequest(f"{what} must be {words}, not {brief(value)}")
-        tags_of(self.tags)
         if not 0 <= self.umask <= 0o777:  # noqa: PLR2004 - three digits of three bits
             raise BadRequest(f"{brief(self.umask)} is no umask: it has three octal digits")
         texts = (*self.argv, *self.env, *self.env.values())
@@ -469,4 +406,114 @@ def tags_of(words: Iterable[str]) -> tuple[str, ...]:
         name_of("tag", word)
     if len(found) > MAX_TAGS:
         raise BadRequest(f"a job has at most {MAX_TAGS} tags, not {len(found)}")
+    return found
+
+
+#: What is wrong with fields of a spec: each field, and the words.
+_Faults = list[tuple[str, str]]
+
+
+def _judge(found: _Faults, name: str, check: Callable[..., object], *values: Any) -> None:
+    """Add to *found* what *check* says of the *values* of the field *name*."""
+    try:
+        check(*values)
+    except BadRequest as error:
+        found.append((name, str(error)))
+
+
+def _faults_of_program(spec: JobSpec) -> _Faults:
+    """Return what is wrong with the command, its texts and its code."""
+    found: _Faults = []
+    texts = (*spec.argv, spec.cwd, spec.name, spec.account.host, *spec.env, *spec.env.values())
+    if not spec.argv or not spec.argv[0]:
+        found.append(("argv", "there is no command to run: name a script, or put a command after --"))
+    elif not spec.name:
+        found.append(("name", "the name is empty: give a name, or none"))
+    if len(spec.name) > MAX_NAME:
+        found.append(("name", f"a job's name must have 1 to {MAX_NAME} characters"))
+    if not spec.cwd.startswith("/"):
+        found.append(("cwd", f"the working directory {brief(spec.cwd)} is not absolute"))
+    if "\0" in "".join(texts):
+        words = "an argument, the environment or a path holds a NUL character, which no process can be given"
+        found.append(("argv", words))
+    if spec.snapshot is not None:
+        _judge(found, "snapshot", code_snapshot.CodeSnapshot.parse, spec.snapshot)
+    if spec.keep:
+        _judge(found, "keep", _check_keep, spec)
+    _judge(found, "account", name_of, "usable user name", spec.account.name)
+    if spec.environment is not None:
+        _judge(found, "environment", name_of, "usable environment name", spec.environment)
+    if spec.tags:
+        _judge(found, "tags", tags_of, spec.tags)
+    return found
+
+
+def _check_keep(spec: JobSpec) -> None:
+    file_patterns.of_request(spec.keep, with_code=spec.snapshot is not None)
+
+
+def _faults_of_devices(spec: JobSpec) -> _Faults:
+    """Return what is wrong with the memory, the devices and the pool."""
+    found: _Faults = []
+    if not 0 < spec.mem_bytes <= MAX_BYTES:
+        asked = brief(spec.mem_bytes)
+        words = f"a job cannot ask for {asked} bytes of memory: give a size above 0, at most 1024T"
+        found.append(("mem_bytes", words))
+    if spec.expected_utilisation is not None and not 0 <= spec.expected_utilisation <= 1:
+        words = f"expected_utilisation is a share from 0 to 1, not {brief(spec.expected_utilisation)}"
+        found.append(("expected_utilisation", words))
+    if not 1 <= spec.gpus <= 64:  # noqa: PLR2004 - more than any host has
+        found.append(("gpus", f"a job cannot ask for {brief(spec.gpus)} devices: give a number from 1 to 64"))
+    elif spec.device is DeviceFilter.CPU and spec.gpus > 1:
+        found.append(("gpus", f"a host serves its CPU as one device, not as {spec.gpus}: ask for one device"))
+    elif spec.placement.devices and len(spec.placement.devices) < spec.gpus:
+        named = len(spec.placement.devices)
+        found.append(("gpus", f"{spec.gpus} devices asked for, and {named} named: name as many, or more"))
+    if spec.pool:
+        _judge(found, "pool", name_of, "usable pool name", spec.pool)
+    if spec.cpus is not None:
+        _judge(found, "cpus", host_limits.check, spec.cpus, None)
+    if spec.cpu_mem_bytes is not None:
+        _judge(found, "cpu_mem_bytes", host_limits.check, None, spec.cpu_mem_bytes)
+    return found
+
+
+def _faults_of_course(spec: JobSpec) -> _Faults:
+    """Return what is wrong with what the job waits for and with its time."""
+    found: _Faults = []
+    if spec.retries.times and not spec.requeue:
+        words = "a job that must not run twice cannot be retried: leave out --retries or --no-requeue"
+        found.append(("retries", words))
+    if spec.time_limit_s is not None and not 0 < spec.time_limit_s <= MAX_S:
+        found.append(("time_limit_s", "a time limit must be above 0 and at most ten years"))
+    if spec.signal is not None:
+        _judge(found, "signal", spec.signal.check, spec.time_limit_s)
+    if spec.probe is not None:
+        _judge(found, "probe", _check_probe, spec)
+    if spec.array is None and spec.waits.followed is not None:
+        other = spec.waits.followed
+        words = f"--after {other}:corr is for arrays: give the --array of job {other}, or --after {other}"
+        found.append(("waits", words))
+    return found
+
+
+def _check_probe(spec: JobSpec) -> None:
+    if spec.probe is not None:
+        probes.Probe.parse(spec.probe).check(spec.time_limit_s, is_array=spec.array is not None)
+
+
+def _faults_of_end(spec: JobSpec) -> _Faults:
+    """Return what is wrong with the output, the notifications and the first job."""
+    found: _Faults = []
+    if spec.pty is not None and spec.separate_stderr:
+        found.append(("pty", "a terminal has one output: choose --pty or --separate-stderr"))
+    for name, link in (("output", spec.output), ("error", spec.error)):
+        if link is not None:
+            _judge(found, name, output_file.check, link)
+            if spec.snapshot is not None:
+                found.append((name, output_file.NOT_HERE))
+    if spec.notifications != ():
+        _judge(found, "notifications", check_notifications, spec.notifications)
+    if spec.retry_of is not None and not 0 < spec.retry_of <= 2**53:
+        found.append(("retry_of", f"retry_of must be the id of a job, not {brief(spec.retry_of)}"))
     return found

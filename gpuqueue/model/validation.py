@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.imports import later
@@ -39,6 +39,31 @@ else:
 MOST = 10**9
 #: The word that removes a value in an edit.
 NONE = "none"
+
+
+class Faults:
+    """The faults of one request so far."""
+
+    def __init__(self) -> None:
+        self._found: list[tuple[str, str]] = []
+
+    def of(self, field: str, read: Callable[..., Any], *values: Any) -> Any:
+        """Return what *read* makes of *values* for *field*; None if they are malformed, which :meth:`check` reports."""
+        try:
+            return read(*values)
+        except BadRequest as error:
+            self._found += error.faults or [(field, str(error))]
+            return None
+
+    def check(self) -> None:
+        """Check that there was no fault.
+
+        Raises:
+            BadRequest: there was. It has all of them.
+
+        """
+        if self._found:
+            raise BadRequest.of_faults(self._found)
 
 
 # ---- numbers, sizes, durations ---------------------------------------------------------------------------------------

@@ -21,13 +21,16 @@ from gpuqueue import errors
 from gpuqueue.codec.wire import to_plain
 from gpuqueue.errors import BadRequest, GpuQueueError, Refused
 from gpuqueue.model.access import Forbidden
-from gpuqueue.model.api import Problem
+from gpuqueue.model.api import Fault, Problem
+from gpuqueue.service.field_names import in_fields, named_in
 from gpuqueue.service.web.cookie import PAGE_HEADER
 
 #: A comment. It shows the client that the service is alive, and the service that the client is.
 ALIVE = ": alive\n\n"
 #: The media types of streams and of problem documents.
 MEDIA_TYPE, PROBLEM_TYPE = "text/event-stream", "application/problem+json"
+#: The type of the body in the scope of a request, and what the command line and the Python functions call themselves.
+BODY_KIND, OWN_AGENT = "gpuqueue.body_kind", "gpuqueue/"
 log = logging.getLogger(__name__)
 
 
@@ -114,6 +117,7 @@ def problem_of(error: GpuQueueError) -> Problem:
         detail=_for_callers(error),
         error=name,
         exit_code=error.exit_code,
+        faults=tuple(Fault(field=field, words=words) for field, words in getattr(error, "faults", ())),
     )
 
 
@@ -149,10 +153,11 @@ def header(text: str) -> str:
     return " ".join(text.split()).encode("ascii", "replace").decode("ascii")
 
 
-def answer_of(error: GpuQueueError, shown: Callable[[str], str] = str) -> Response:
-    """Return the answer for *error*, whose text is that of *shown*."""
+def answer_of(error: GpuQueueError, shown: Callable[[str], str] = str, kind: Any = None) -> Response:
+    """Return the answer for *error*, whose text is that of *shown*. *kind* is the type of the body of the request."""
     problem = problem_of(error)
-    problem = replace(problem, detail=shown(problem.detail))
+    faults = (replace(each, field=named_in(kind, each.field), words=shown(each.words)) for each in problem.faults)
+    problem = replace(problem, detail=shown(problem.detail), faults=tuple(faults))
     headers = {"WWW-Authenticate": "Bearer"} if problem.status == HTTPStatus.UNAUTHORIZED else {}
     if isinstance(error, errors.TooManyRequests):
         headers["Retry-After"] = str(max(1, round(error.wait_s)))
@@ -161,6 +166,9 @@ def answer_of(error: GpuQueueError, shown: Callable[[str], str] = str) -> Respon
 
 async def _known(request: Request, error: GpuQueueError) -> Response:
     site = request.app.state.site
+    if isinstance(error, BadRequest) and not request.headers.get("User-Agent", "").startswith(OWN_AGENT):
+        kind, known = request.scope.get(BODY_KIND), site.without_places if PAGE_HEADER in request.headers else str
+        return answer_of(error, lambda text: in_fields(kind)(known(text)), kind)
     if site.is_private:  # the caller is the administrator
         return answer_of(error, lambda _: str(error))
     return answer_of(error, site.without_places) if PAGE_HEADER in request.headers else answer_of(error)

@@ -33,7 +33,7 @@ from gpuqueue.service.host_progress import HostProgress
 from gpuqueue.service.host_runs import HostRuns
 from gpuqueue.service.metrics.exposition import Metrics
 from gpuqueue.service.relays import Relays
-from gpuqueue.service.responses import header
+from gpuqueue.service.responses import BODY_KIND, header
 from gpuqueue.service.store_tunnel import StoreTunnels
 from gpuqueue.service.uploads import Uploads
 from gpuqueue.service.web.answers import Answers
@@ -218,6 +218,7 @@ async def body_of(request: Request, kind: type[T]) -> T:
         NotAuthenticated: the body is large, and the caller cannot be identified or has not logged in.
 
     """
+    request.scope[BODY_KIND] = kind
     try:
         content = await request.body()
     except ClientDisconnect:

@@ -22,11 +22,13 @@ export class ApiError extends Error {
    * @param {number} status
    * @param {string} detail
    * @param {string} kind
+   * @param {{field: string, words: string}[]} faults what is wrong with each field of the request, if that is known
    */
-  constructor(status, detail, kind = "") {
+  constructor(status, detail, kind = "", faults = []) {
     super(detail);
     this.status = status;
     this.kind = kind;
+    this.faults = faults;
   }
 }
 
@@ -77,7 +79,7 @@ export async function send(method, url, { body, headers = {}, signal } = {}) {
   }
   if (answer.ok || answer.status === 304) return answer;
   const problem = await answer.json().catch(() => ({}));
-  throw new ApiError(answer.status, problem.detail ?? `The service answered ${answer.status}.`, problem.error ?? "");
+  throw new ApiError(answer.status, problem.detail ?? `The service answered ${answer.status}.`, problem.error ?? "", problem.faults ?? []);
 }
 
 /**

@@ -1,4 +1,4 @@
-// Which field of a form a message of the service is about.
+// Which fields of a form an error of the service is about.
 
 /** @typedef {keyof import("./history-types.js").JobForm} FieldName */
 
@@ -20,6 +20,11 @@ const FIELDS = [
   [/arguments/, "args"],
   [/\bname\b/, "name"],
 ];
+
+/** What is wrong with which field; its name is null if none is known. @typedef {{field: string | null, words: string}} FormFault */
+
+/** What is wrong with the fields of a form, as an error of the service says. @param {import("./api.js").ApiError} error @returns {FormFault[]} */
+export const faultsOf = ({ faults, message }) => (faults.length ? faults.map(({ field, words }) => ({ field: field || fieldOf(words), words })) : [{ field: fieldOf(message), words: message }]);
 
 /** The field that a message of the service is about, null if none is named. @param {string} message */
 export const fieldOf = (message) => FIELDS.find(([about]) => about.test(message))?.[1] ?? null;

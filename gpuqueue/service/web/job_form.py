@@ -33,42 +33,58 @@ def new_job_of(form: JobForm, uuids_of: UuidsOf) -> NewJob:
     """Return the job that *form* describes. *uuids_of* maps names of devices to UUIDs.
 
     Raises:
-        BadRequest: a value is malformed.
+        BadRequest: some values are malformed. It has all faults, by the fields of the form.
 
     """
-    script, mem = form.script, form.mem.strip()
-    if not script or not form.snapshot:
-        raise BadRequest("there is no script: choose a file, or an earlier job to run again")
-    if "/" in script or script.startswith("-"):
-        raise BadRequest(f"{brief(script)} is no name of a script: rename the file")
-    is_python = script.endswith(".py")
-    python, environment = form.python.strip(), form.environment.strip()
-    if python and not is_python:
-        raise BadRequest(f"{brief(script)} is no .py file: leave the Python empty")
-    if python and environment:
-        raise BadRequest(f"a Python is named, and the environment {brief(environment)}: leave the Python empty")
-    device, placement = placed(JobRequest(script, mem=mem or None, device=form.device.strip() or None), uuids_of)
+    faults, is_python = validation.Faults(), form.script.endswith(".py")
+    faults.of("script", _check_script, form)
+    mem, python, environment = form.mem.strip(), form.python.strip(), form.environment.strip()
+    faults.of("python", _check_python, form)
+    wanted = JobRequest(form.script, mem=mem or None, device=form.device.strip() or None)
+    given = {
+        "args": faults.of("args", _words, form.args),
+        "mem_bytes": None if mem in {"", AUTO} else faults.of("mem", validation.mem_bytes, mem),
+        "place": faults.of("device", placed, wanted, uuids_of),
+        "time_limit_s": faults.of("time_limit", validation.time_limit, form.time_limit.strip() or None),
+        "cpus": faults.of("cpus", host_limits.cpus_of, form.cpus.strip() or None),
+        "cpu_mem_bytes": faults.of("cpu_mem", host_limits.cpu_mem_of, form.cpu_mem.strip() or None),
+        "name": faults.of("name", validation.name, form.name) if form.name.strip() else None,
+        "priority": faults.of("priority", validation.priority, form.priority),
+        "tags": faults.of("tags", tags_in, form.tags),
+        "snapshot": faults.of("script", CodeSnapshot, form.snapshot),
+    }
+    faults.check()
+    (device, placement), args = given.pop("place"), given.pop("args")
+    program = (python or FAR_PYTHON, form.script) if is_python else (f"./{form.script}",)
     return NewJob(
-        argv=(*((python or FAR_PYTHON, script) if is_python else (f"./{script}",)), *_words(form.args)),
+        **{**given, "snapshot": str(given["snapshot"])},
+        argv=(*program, *args),
         cwd=NOWHERE,
         env=ENVIRONMENT,
-        script=script,
+        script=form.script,
         interpreter=python or FAR_PYTHON if is_python else None,
         environment=environment or None,
-        snapshot=str(CodeSnapshot(form.snapshot)),
-        mem_bytes=None if mem in {"", AUTO} else validation.mem_bytes(mem),
         auto_mem=mem == AUTO,
         gpus=form.gpus,
         device=device,
         placement=placement,
-        time_limit_s=validation.time_limit(form.time_limit.strip() or None),
-        cpus=host_limits.cpus_of(form.cpus.strip() or None),
-        cpu_mem_bytes=host_limits.cpu_mem_of(form.cpu_mem.strip() or None),
-        name=validation.name(form.name) if form.name.strip() else None,
-        priority=validation.priority(form.priority),
         pool=form.pool.strip(),
-        tags=tags_in(form.tags),
     )
+
+
+def _check_script(form: JobForm) -> None:
+    if not form.script or not form.snapshot:
+        raise BadRequest("there is no script: choose a file, or an earlier job to run again")
+    if "/" in form.script or form.script.startswith("-"):
+        raise BadRequest(f"{brief(form.script)} is no name of a script: rename the file")
+
+
+def _check_python(form: JobForm) -> None:
+    python, environment = form.python.strip(), form.environment.strip()
+    if python and not form.script.endswith(".py"):
+        raise BadRequest(f"{brief(form.script)} is no .py file: leave the Python empty")
+    if python and environment:
+        raise BadRequest(f"a Python is named, and the environment {brief(environment)}: leave the Python empty")
 
 
 def form_of(spec: JobSpec, device_names: Mapping[str, str]) -> JobForm:

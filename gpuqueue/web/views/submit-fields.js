@@ -26,14 +26,14 @@ function devicesOf(start) {
  * @param {object} props
  * @param {FormStart} props.start
  * @param {JobForm} props.form
- * @param {{field: string | null, words: string} | null} props.fault what the service says of a field
+ * @param {import("../form-faults.js").FormFault[]} props.faults what the service says of the fields
  * @param {(changes: Partial<JobForm>) => void} props.onChange
  */
-export function SubmitFields({ start, form, fault, onChange }) {
+export function SubmitFields({ start, form, faults, onChange }) {
   /** @param {keyof JobForm} name */
   const set = (name) => (/** @type {Changed} */ event) => onChange({ [name]: event.currentTarget.value });
   /** @param {keyof JobForm} name */
-  const wrong = (name) => (fault?.field === name ? fault.words : null);
+  const wrong = (name) => faults.find(({ field }) => field === name)?.words ?? null;
   /** The attributes that all inputs have. @param {keyof JobForm} name @param {boolean} hasHint */
   const input = (name, hasHint) => ({ id: `job-${name}`, ...described(`job-${name}`, wrong(name), hasHint) });
   /** @param {keyof JobForm} name @param {string} label @param {any} hint @param {Record<string, any>} [more] @param {boolean} [wide] */

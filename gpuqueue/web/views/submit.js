@@ -1,6 +1,6 @@
 // Submitting a job: a script from this machine, or an earlier job again with changes.
 import { ApiError, address, noted, send } from "../api.js";
-import { fieldOf } from "../form-faults.js";
+import { faultsOf } from "../form-faults.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../lib.js";
 import { Trouble } from "../parts/trouble.js";
 import { useRead } from "../reading.js";
@@ -62,9 +62,10 @@ function Done({ label, warning, onNext }) {
 function JobFields({ start, wanted }) {
   const [form, setForm] = useState(/** @type {JobForm} */ ({ ...start.form, ...wanted }));
   const [file, setFile] = useState(/** @type {File | null} */ (null));
-  const [wrong, setWrong] = useState(/** @type {{field: string | null, words: string} | null} */ (null));
+  const [wrong, setWrong] = useState(/** @type {import("../form-faults.js").FormFault[]} */ ([]));
   const box = useRef(/** @type {HTMLFormElement | null} */ (null));
-  const [isMarked, setMarked] = useState(false);
+  const [marked, setMarked] = useState(0);
+  const isFocused = useRef(false);
   const [isBusy, setBusy] = useState(false);
   const [done, setDone] = useState(/** @type {{label: string, warning: string} | null} */ (null));
   const isSending = useRef(false);
@@ -72,7 +73,7 @@ function JobFields({ start, wanted }) {
   /** @param {Partial<JobForm>} changes */
   const change = (changes) => {
     setForm((was) => ({ ...was, ...changes }));
-    setWrong(null);
+    setWrong((was) => was.filter(({ field }) => field !== null && !(field in changes)));
   };
   /** @param {SubmitEvent} event */
   const submitted = async (event) => {
@@ -80,35 +81,37 @@ function JobFields({ start, wanted }) {
     if (isSending.current) return;
     isSending.current = true;
     setBusy(true);
-    setWrong(null);
+    setWrong([]);
     try {
       const made = await submit(start, form, file, key.current);
       key.current = newKey();
       if (made.warning) setDone(made);
       else location.hash = jobLink(made.label);
     } catch (error) {
-      const { message, kind } = noted(error);
-      setWrong({ field: kind === OF_SCRIPT ? "script" : fieldOf(message), words: message });
+      const found = noted(error);
+      setWrong(found.kind === OF_SCRIPT ? [{ field: "script", words: found.message }] : faultsOf(found));
     } finally {
       isSending.current = false;
       setBusy(false);
     }
   };
   useLayoutEffect(() => {
-    const marked = /** @type {HTMLElement | null} */ (wrong && box.current?.querySelector("[aria-invalid]"));
-    setMarked(Boolean(marked));
-    marked?.focus();
+    const marked = /** @type {NodeListOf<HTMLElement> | undefined} */ (box.current?.querySelectorAll("[aria-invalid]"));
+    setMarked(marked?.length ?? 0);
+    if (wrong.length && !isFocused.current) marked?.[0]?.focus();
+    isFocused.current = wrong.length > 0; // not again while its faults are corrected
   }, [wrong]);
+  const others = wrong.filter(({ field }) => field === null || !(field in form)).map(({ words }) => words);
   if (done) return html`<${Done} ...${done} onNext=${() => setDone(null)} />`;
   return html`
     <form ref=${box} onSubmit=${submitted} novalidate>
       ${start.advice && form.mem === start.form.mem ? html`<p class="banner" role="status">${start.advice}</p>` : null}
       ${start.warnings.map((each) => html`<p key=${each} class="banner" role="status">${each}</p>`)}
-      ${start.label === null ? html`<${ScriptFile} file=${file} start=${start} fault=${wrong?.field === "script" ? wrong.words : null} onFile=${(/** @type {File | null} */ next) => { setFile(next); change({ script: next?.name ?? "" }); }} />` : null}
-      <${SubmitFields} start=${start} form=${form} fault=${wrong} onChange=${change} />
+      ${start.label === null ? html`<${ScriptFile} file=${file} start=${start} fault=${wrong.find(({ field }) => field === "script")?.words ?? null} onFile=${(/** @type {File | null} */ next) => { setFile(next); change({ script: next?.name ?? "" }); }} />` : null}
+      <${SubmitFields} start=${start} form=${form} faults=${wrong} onChange=${change} />
       <div class="finish">
         <button class="main" aria-disabled=${isBusy ? "true" : undefined}>${isBusy ? "Submitting…" : start.label === null ? "Submit" : `Run job ${start.label} again`}</button>
-        ${wrong ? html`<p class="banner bad" role="alert">${isMarked ? "Nothing was submitted: see the marked field." : wrong.words}</p>` : null}
+        ${wrong.length ? html`<p class="banner bad" role="alert">${[marked ? `Nothing was submitted: see the marked ${marked === 1 ? "field" : "fields"}.` : "", ...others].filter(Boolean).join(" ")}</p>` : null}
       </div>
     </form>
   `;

@@ -123,6 +123,23 @@ def test_a_mistake_is_named_in_one_line(
     assert [] == owner.jobs.list()
 
 
+def test_a_program_learns_of_all_faults_at_once_by_the_names_of_the_api(browser: Browser) -> None:
+    """Of wrong types and of wrong values, in the words of JSON and not of the command line."""
+    typed = browser.api("POST", "/jobs", {"argv": "true", "gpus": "2", "colour": 1})
+    assert (400, ["argv", "gpus", "colour", "cwd"]) == (typed.status, [each["field"] for each in typed.value["faults"]])
+    assert "argv must be a list, not 'true'; gpus must be a whole number from 0 up, not '2'; " in typed.value["detail"]
+    assert typed.value["detail"].endswith("; the field cwd is missing")
+    twice = {"requeue": False, "retries": {"times": 2}}
+    valued = browser.api("POST", "/jobs", {"argv": ["true"], "cwd": "here", "mem_bytes": 1 << 30, **twice})
+    assert (400, ["cwd", "retries"]) == (valued.status, [each["field"] for each in valued.value["faults"]])
+    assert "leave out retries or requeue" in valued.value["faults"][1]["words"]
+    assert "--" not in valued.value["detail"]
+    nested = browser.api("POST", "/jobs", {"argv": ["true"], "cwd": "/", "gpus": 99, "retries": {"times": -1}})
+    assert (400, ["retries.times"]) == (nested.status, [each["field"] for each in nested.value["faults"]])
+    form = submitted(browser, mem="abc", time_limit="soon", cpus="0")
+    assert ["mem", "time_limit"] == [each["field"] for each in form.value["faults"]]
+
+
 def test_an_ended_job_runs_again_with_changes(served: ServedSite, owner: Client, browser: Browser) -> None:
     """The form begins with what the job asked for, and what is typed into it changes that alone."""
     job = submitted(browser, args="--lr 1", tags="night", time_limit="1h", name="first").value["id"]

@@ -118,3 +118,13 @@ def test_steps_of_time_are_narrow_enough_for_backfill() -> None:
 def test_the_environment_stays_out_of_repr() -> None:
     """The environment is not in the repr, because users paste logs and environments hold secrets."""
     assert "hunter2" not in repr(make_spec(env={"SECRET": "hunter2"}))
+
+
+def test_all_faults_of_a_request_are_said_at_once() -> None:
+    """Each with its field in JSON; one alone is as it was."""
+    with pytest.raises(BadRequest) as refused:
+        make_spec(mem_bytes=0, gpus=99, cwd="here", tags=("a b",))
+    assert ["cwd", "tags", "mem_bytes", "gpus"] == [field for field, _ in refused.value.faults]
+    assert "; ".join(words for _, words in refused.value.faults) == str(refused.value)
+    with pytest.raises(BadRequest, match=r"^a job cannot ask for 99 devices: give a number from 1 to 64$"):
+        make_spec(gpus=99)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from factories import make_device, make_spec
 
-from gpuqueue.errors import GpuQueueError
+from gpuqueue.errors import BadRequest, GpuQueueError
 from gpuqueue.model.page import JobForm
 from gpuqueue.queue.refusals import beyond_limit, why_impossible
 from gpuqueue.service.web.job_form import new_job_of, retry_of
@@ -93,6 +93,15 @@ def test_each_refusal_marks_its_field() -> None:
     assert [] == [message for _, message in cases if "--" in message]
     assert "no device is in pool x: the pools are lab: choose another pool, or none" in [each for _, each in cases]
     assert {field for field, _ in cases} <= {each.name for each in fields(JobForm)}
+
+
+def test_all_faults_of_a_form_are_said_at_once() -> None:
+    """Each for its field, so that the page marks all of them."""
+    typed = {"mem": "abc", "time_limit": "soon", "tags": "a b:", "python": "python3", "environment": "torch"}
+    with pytest.raises(BadRequest) as refused:
+        new_job_of(replace(FORM, **typed), tuple)
+    assert ["python", "mem", "time_limit", "tags"] == [field for field, _ in refused.value.faults]
+    assert "; ".join(words for _, words in refused.value.faults) == str(refused.value)
 
 
 def test_other_messages_mark_nothing() -> None:
