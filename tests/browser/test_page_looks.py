@@ -49,6 +49,34 @@ def test_a_phone_needs_no_sideways_scrolling(lively: ServedSite, open_page: Open
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("width", [721, 1000])
+def test_a_tablet_shows_why_a_job_waits(lively: ServedSite, open_page: Open, width: int) -> None:
+    """Regression: the jobs of a device had 65 pixels, and the reasons in the queue were beyond the edge."""
+    page = open_page(lively, viewport={"width": width, "height": 800})
+    inside = "document.documentElement.scrollWidth <= innerWidth"
+    shown(page, "overview")
+    assert page.evaluate(inside)
+    assert (page.locator("td.jobs").first.bounding_box() or {})["width"] > width / 2
+    page.get_by_role("link", name="Queue").click()
+    shown(page, "queue")
+    box = page.locator("td.story").first.bounding_box() or {}
+    assert page.evaluate(inside)
+    assert box["width"] > 120, box
+    assert box["x"] + box["width"] <= width, box
+
+
+@pytest.mark.full
+def test_forced_colours_keep_the_bars(lively: ServedSite, open_page: Open) -> None:
+    """The parts of a memory bar differ, and axe finds nothing serious."""
+    page = open_page(lively, forced_colors="active", bypass_csp=True)
+    shown(page, "overview")
+    colour = "name => getComputedStyle(document.querySelector(`.bar .${name}`)).backgroundColor"
+    names = ("used", "allocated", "headroom", "free")
+    assert len(names) == len({page.evaluate(colour, each) for each in names})
+    assert {} == serious(page)
+
+
+@pytest.mark.full
 def test_a_chosen_theme_is_remembered(lively: ServedSite, open_page: Open) -> None:
     """It counts before that of the system, from the first paint on."""
     page = open_page(lively, color_scheme="light")

@@ -32,7 +32,7 @@ export function Help({ onClose }) {
   };
   return html`
     <${Dialog} title="Keys" onClose=${onClose}>
-      <table class="keys">
+      <table class="keys" aria-label="Keys">
         <thead class="hidden"><tr><th>Key</th><th>What it does</th></tr></thead>
         <tbody>${KEYS.map(([key, what]) => html`<tr><td><kbd>${key}</kbd></td><td>${what}</td></tr>`)}</tbody>
       </table>

@@ -59,20 +59,27 @@ function State({ device, now }) {
   return html`<ul class="states">${words.map((each, place) => html`<li key=${place}>${each}</li>`)}</ul>`;
 }
 
-/** @param {number | null} value @param {string} unit */
-const figure = (value, unit) => (value === null ? none() : `${Math.round(value)} ${unit}`);
+/** @typedef {{label: string, name: string, of: (device: import("../types.js").DeviceView) => number | null, words: (value: number) => string}} Figure */
 
-/** @param {{device: import("../types.js").DeviceView, now: number}} props */
-export function DeviceRow({ device, now }) {
+/** What is measured on a device. @type {Figure[]} */
+export const FIGURES = [
+  { label: "Load", name: "load", of: (each) => each.utilisation, words: (value) => percent(value) },
+  { label: "Temp.", name: "temperature", of: (each) => each.temperature_c, words: (value) => `${Math.round(value)} °C` },
+  { label: "Power", name: "power", of: (each) => each.power_w, words: (value) => `${Math.round(value)} W` },
+];
+
+/** @param {{device: import("../types.js").DeviceView, figures: Figure[], now: number}} props */
+export function DeviceRow({ device, figures, now }) {
   const isAway = device.silent_s !== null || Boolean(device.trouble);
   return html`
     <tr class=${isAway ? "away" : ""}>
       <th scope="row">${deviceLabel(device)} <small class="sub">${device.name}${device.pool ? `, pool ${device.pool}` : ""}</small></th>
       <td class="memory"><${MemoryBar} device=${device} /></td>
       <td class="figure free" data-label="free" title=${device.closed ?? ""}>${size(availableOf(device))} <small>of ${size(device.total_bytes)}</small></td>
-      <td class="figure" data-label="load">${percent(device.utilisation, none())}</td>
-      <td class="figure" data-label="temperature">${figure(device.temperature_c, "°C")}</td>
-      <td class="figure" data-label="power">${figure(device.power_w, "W")}</td>
+      ${figures.map(({ name, of, words }) => {
+        const value = of(device);
+        return html`<td key=${name} class="figure" data-label=${name}>${value === null ? none() : words(value)}</td>`;
+      })}
       <td class="jobs"><${Runs} device=${device} now=${now} /></td>
       <td class="state"><${State} device=${device} now=${now} /></td>
     </tr>

@@ -131,7 +131,7 @@ export function History({ me, query }) {
     ${page || error ? null : html`<p class="loading">Loading the history…</p>`}
     ${page && rows.length ? html`
       <div class=${`wide ${isOld ? "old" : ""}`} aria-busy=${isOld ? "true" : "false"}>
-        <table class="history-table">
+        <table class="history-table" aria-label="Jobs">
           <${Head} query=${query} />
           <tbody>${rows.map((row) => html`<${HistoryRowView} key=${row.record.job.id} row=${row} now=${now} mayRepeat=${mayRepeat(me, row)} />`)}</tbody>
         </table>

@@ -43,7 +43,7 @@ function Environment({ env }) {
   if (!names.length) return null;
   return html`
     <details><summary>${plural(names.length, "variable")} of the environment</summary>
-      <table class="variables"><tbody>${names.map((each) => html`<tr key=${each}><th scope="row">${each}</th><td>${env[each]}</td></tr>`)}</tbody></table>
+      <table class="variables" aria-label="Variables"><tbody>${names.map((each) => html`<tr key=${each}><th scope="row">${each}</th><td>${env[each]}</td></tr>`)}</tbody></table>
     </details>
   `;
 }

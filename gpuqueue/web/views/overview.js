@@ -7,7 +7,7 @@ import { Trouble } from "../parts/trouble.js";
 import { withProgress } from "../room.js";
 import { link } from "../route.js";
 import { plural, size } from "../words.js";
-import { DeviceRow } from "./device-row.js";
+import { DeviceRow, FIGURES } from "./device-row.js";
 import { IdleHolders } from "./idle-holders.js";
 import { RoomQuestion } from "./room-question.js";
 
@@ -88,18 +88,19 @@ export function Overview({ me, query }) {
 function Host({ host, devices, now }) {
   const silent = devices.every((each) => each.silent_s !== null);
   const refusals = devices.find((each) => each.refusals)?.refusals;
+  const figures = FIGURES.filter(({ of }) => devices.some((each) => of(each) !== null)); // a simulated device has none
   return html`
     <section class="host" aria-label=${`Host ${host}`}>
       <h2>${host} <small>${plural(devices.length, "device")}${silent ? html`, <span class="bad-text">silent</span>` : null}</small></h2>
       ${refusals ? html`<p class="banner" role="status">This host could not start several jobs in a row: ${refusals}</p>` : null}
       <div class="wide">
-        <table class="devices">
+        <table class="devices" aria-label=${`Devices of ${host}`}>
           <thead><tr>
-            <th scope="col">Device</th><th scope="col" class="memory">Memory</th><th scope="col" class="figure">Free</th>
-            <th scope="col" class="figure">Load</th><th scope="col" class="figure">Temp.</th><th scope="col" class="figure">Power</th>
-            <th scope="col">Jobs</th><th scope="col">State</th>
+            <th scope="col" class="device">Device</th><th scope="col" class="memory">Memory</th><th scope="col" class="figure free">Free</th>
+            ${figures.map(({ label }) => html`<th key=${label} scope="col" class="figure">${label}</th>`)}
+            <th scope="col">Jobs</th><th scope="col" class="state">State</th>
           </tr></thead>
-          <tbody>${devices.map((each) => html`<${DeviceRow} key=${each.uuid} device=${each} now=${now} />`)}</tbody>
+          <tbody>${devices.map((each) => html`<${DeviceRow} key=${each.uuid} device=${each} figures=${figures} now=${now} />`)}</tbody>
         </table>
       </div>
     </section>

@@ -167,7 +167,7 @@ export function QueueRows({ me, table, listKey, sort, order, selected, places, p
 
   return html`
     <div id=${ROWS_ID} class="rows" ref=${box} onScroll=${measure} onFocus=${reached} tabindex="0" role="region" aria-label="Jobs, scrollable">
-      <table class="queue-table" aria-rowcount=${table.total + 1}>
+      <table class="queue-table" aria-label="Jobs" aria-rowcount=${table.total + 1}>
         <thead><tr aria-rowindex="1">
           <th scope="col" class="pick">${changeable.length ? html`<input type="checkbox" checked=${isAll} onChange=${toggleAll} aria-label="Select the jobs shown" />` : html`<span class="hidden">Selection</span>`}</th>
           ${COLUMNS.map(([name, label, kind]) => html`

@@ -74,7 +74,7 @@ export function StatisticsTable({ found, query }) {
   const most = Math.max(...groups.map((each) => heldS(each.figures)));
   return html`
     <div class="wide">
-      <table class="statistics-table">
+      <table class="statistics-table" aria-label="Statistics">
         <thead><tr>
           <th scope="col">${HEADS[found.by]}</th><th scope="col" class="figure">Jobs</th><th scope="col" class="bar-cell">GPU-hours</th>
           <th scope="col" class="bar-cell" title="Means of a device over the time for which the peak is known">Peak of the memory asked for</th>
