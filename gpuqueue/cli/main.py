@@ -59,6 +59,7 @@ COMMANDS = {
     "logout": ("gpuqueue.cli.commands.login", "Delete the stored access token of a service."),
     "whoami": ("gpuqueue.cli.commands.login", "Show the account that gpuqueue takes you for."),
     "web": ("gpuqueue.cli.commands.web", "Open the web page, signed in as you."),
+    "mcp": ("gpuqueue.cli.agents.command", "Serve an agent: tools of the Model Context Protocol."),
     "token": ("gpuqueue.cli.commands.token", "Make, list and revoke access tokens."),
     "audit": ("gpuqueue.cli.commands.audit", "Show who changed what."),
     "up": ("gpuqueue.cli.commands.up", "Start the services of this machine."),
@@ -96,7 +97,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Planning": ("estimate", "probe", "simulate"),
     "History": ("history", "stats", "notify", "snapshots"),
     "Devices": ("top", "gpus", "limits", "drain", "resume", "lost"),
-    "Access": ("web", "login", "logout", "whoami", "token", "audit"),
+    "Access": ("web", "login", "logout", "whoami", "token", "mcp", "audit"),
     "This machine": ("up", "status", "down", "serve", "install", "join", "uninstall", "doctor", "db", "completion"),
 }
 

@@ -41,10 +41,11 @@ def cancel(**words: Any) -> None:
       gpuqueue cancel --name 'sweep*' --state waiting
       gpuqueue cancel --all --yes
     """  # noqa: D301 - \b is click's mark for lines to keep
-    act_on("cancel", Selection(**words), _cancel)
+    act_on("cancel", Selection(**words), cancelled)
 
 
-def _cancel(client: Client, name: str) -> str:
+def cancelled(client: Client, name: str) -> str:
+    """Cancel the job *name* and return what became of it."""
     change = client.jobs.cancel(name)
     return f"job {name} was cancelled already" if change.already else change_line("cancel", name, change)
 

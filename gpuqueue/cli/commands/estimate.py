@@ -121,7 +121,7 @@ def estimate(
     if as_json:
         print_json(found)
     elif answered:
-        click.echo("\n".join(_lines(found)))
+        click.echo("\n".join(estimate_lines(found)))
     if not answered:
         raise GpuQueueError("; ".join(found.notes))
 
@@ -144,7 +144,8 @@ def _sizes(text: str | None) -> list[int]:
         raise BadRequest(f"--batch-sizes {text!r}: write numbers with commas, such as 1,8,64") from None
 
 
-def _lines(found: Estimate) -> list[str]:
+def estimate_lines(found: Estimate) -> list[str]:
+    """Return an estimate as the command prints it."""
     lines = [f"note: {plain(note)}" for note in found.notes]
     if found.past is not None:
         lines += _of_past(found.past)

@@ -33,16 +33,22 @@ _MOST_SCRIPT = 65536
 
 
 def warn_if_no_program(spec: JobSpec, name: str) -> None:
-    """Warn if the program of a job with this *spec* and *name* cannot be started on this machine.
+    """Warn as :func:`without_program` says."""
+    line = without_program(spec, name)
+    if line is not None:
+        print_message("gpuqueue", line)
+
+
+def without_program(spec: JobSpec, name: str) -> str | None:
+    """Return a warning if the program of a job with this *spec* and *name* cannot be started on this machine.
 
     A placeholder in its name is not checked, nor a job with a copy of its code, whose program may be in that copy, nor
     one with an environment, whose program the host knows.
     """
     if spec.snapshot is not None or spec.environment is not None or (spec.array is not None and "{" in spec.argv[0]):
-        return
+        return None
     missing = missing_program(spec.argv, cwd=spec.cwd, env=spec.env)
-    if missing is not None:
-        print_message("gpuqueue", f"{missing}: {name} waits, and starts only on a host that has the program")
+    return None if missing is None else f"{missing}: {name} waits, and starts only on a host that has the program"
 
 
 def warn_if_signal_is_lost(spec: JobSpec) -> None:

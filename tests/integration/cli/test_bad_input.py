@@ -64,22 +64,8 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 EACH_WORD = {"logs", "cancel", "hold", "release", "retry", "move", "tag", "note"}
 #: Commands that wait, run something, or start and stop the machine, and are tested elsewhere.
 ELSEWHERE = {
-    *(
-        "run",
-        "shell",
-        "notebook",
-        "attach",
-        "estimate",
-        "probe",
-        "simulate",
-        "up",
-        "down",
-        "status",
-        "db",
-        "doctor",
-        "completion",
-    ),
-    *("serve", "login", "logout", "whoami", "token", "audit", "web"),
+    *("run", "shell", "notebook", "attach", "estimate", "probe", "simulate", "up", "down", "status", "db", "doctor"),
+    *("completion", "serve", "login", "logout", "whoami", "token", "audit", "web", "mcp"),
     *("install", "join", "uninstall"),
 }
 

@@ -1,0 +1,1 @@
+"""The server of the Model Context Protocol: the tools with which an agent uses the queue."""
