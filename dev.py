@@ -36,8 +36,10 @@ BIN = VENV / "bin"
 MIN_PYTHON = (3, 10)
 #: Prints nothing if .venv is whole: its making may have been stopped, or another Python may have made it.
 IS_WHOLE = f"import pip, sys; sys.exit(sys.version_info < {MIN_PYTHON})"
-#: The packages of integrations/. They are installed with what the tests need.
-PLUGINS = tuple(sorted(path.parent for path in ROOT.glob("integrations/*/pyproject.toml")))
+#: The plug-in whose packages do not go with those of the tests. It is tested in an environment of its own.
+SNAKEMAKE = ROOT / "integrations" / "snakemake"
+#: The other packages of integrations/. They are installed with what the tests need.
+PLUGINS = tuple(sorted({path.parent for path in ROOT.glob("integrations/*/pyproject.toml")} - {SNAKEMAKE}))
 #: What is installed in .venv: a line for each set of extras, with the digest of what decides it.
 INSTALLED = VENV / "installed.txt"
 #: The demo's own state: it never touches a queue that you use.
@@ -136,6 +138,7 @@ def test_full() -> int:
         run(*PYTEST, "-m", "full", *IN_PARALLEL),
         other_servers(),
         pythons(),
+        snakemake(),
     )
     for tool, what in COUNTS.items():
         if shutil.which(tool) is None:
@@ -244,6 +247,19 @@ def pythons() -> int:
         tests = ("tests/unit", "tests/integration/workers/test_celery.py")
         codes.append(code or run(python, "-m", "pytest", *tests, "-q", "-p", "no:cacheprovider", *IN_PARALLEL))
     return worst(*codes)
+
+
+def snakemake() -> int:
+    """Run the tests of the plug-in for Snakemake, which needs Python 3.11 or newer, in an environment of its own."""
+    interpreter = next(filter(None, map(find_python, ("3.11", "3.12", "3.13"))), None)
+    if interpreter is None:
+        print("\nNOT TESTED: the plug-in for Snakemake: no Python from 3.11 to 3.13 is installed here", flush=True)
+        return 0
+    python = VENV.with_name(".venv-snakemake") / "bin" / "python"
+    if not python.exists():
+        run(interpreter, "-m", "venv", python.parents[1])
+    code = install(python, "-e", str(ROOT), "-e", f"{SNAKEMAKE}[test]", *NEEDS)
+    return code or run(python, "-m", "pytest", SNAKEMAKE, "-q", "-p", "no:cacheprovider", *IN_PARALLEL)
 
 
 def gpu() -> int:
