@@ -153,6 +153,10 @@ class Claimer:
             capped=self._settings.cap and claim.spec.cap,
             claimed_ms=claim.claimed_ms,
             probe=claim.spec.probe,
+            stop_on_nan=claim.spec.stop_on_nan,
+            stop_when_stalled_s=claim.spec.stop_when_stalled_s,
+            has_terminal=claim.spec.pty is not None,
+            cwd=claim.spec.cwd if claim.spec.snapshot is None else None,
         )
         directory = RunDir.create(
             self._settings.runs_dir, held, claim.payload, entered=self._settings.launcher_in_use is not None

@@ -71,6 +71,7 @@ HOMES = {
     "Priority": "gpuqueue.model.job_spec",
     "Record": "gpuqueue.model.run",
     "RetryOn": "gpuqueue.model.retries",
+    "RunMark": "gpuqueue.model.run_mark",
     "Sender": "gpuqueue.queue.senders",
     "SignInCode": "gpuqueue.model.api",
     "Statistics": "gpuqueue.model.statistics",

@@ -123,7 +123,7 @@ def run_row(event: Event) -> Row:
             ("started_at", "ended_at", "duration_s", "ending", "exit_code", "signal", "detail", "log_path")
         ),
         "peak_at_once_bytes": None,
-        **dict.fromkeys(("notes", "params", "result")),
+        **dict.fromkeys(("notes", "marks", "params", "result")),
         "start_kind": StartKind.known(event.fields.get("start")),
     }
 

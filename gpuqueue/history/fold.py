@@ -22,6 +22,7 @@ from gpuqueue.codec import (
     shown_request,
     without_environment,
 )
+from gpuqueue.codec.marks import decode_store_marks, encode_marks
 from gpuqueue.errors import Unreadable
 from gpuqueue.history import columns
 from gpuqueue.history.columns import Row
@@ -29,7 +30,9 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.event import Act, Event
 from gpuqueue.model.job import JobState
 from gpuqueue.model.mem_source import LIMITED, NO_LARGER_DEVICE, OUT_OF_MEMORY, TAKEN_BY_OTHERS
+from gpuqueue.model.notification import first_about
 from gpuqueue.model.run import Ended, Ending
+from gpuqueue.model.run_mark import MarkKind
 from gpuqueue.text.units import format_bytes
 
 if TYPE_CHECKING:
@@ -86,8 +89,8 @@ class Batch:
     metrics: dict[MetricKey, Row] = field(default_factory=dict)
     curves: dict[MetricKey, Row] = field(default_factory=dict)
     notifications: dict[tuple[int, int], Row] = field(default_factory=dict)
-    #: Jobs whose runs were marked as idle. The owner of each is notified once.
-    idle: set[int] = field(default_factory=set)
+    #: Jobs whose runs were marked, with the number of their first notification of that. It is sent once.
+    marked: set[tuple[int, int]] = field(default_factory=set)
     #: Arrays whose rest the queue has held. The owner is notified of each hold.
     held: set[int] = field(default_factory=set)
     events: list[Row] = field(default_factory=list)
@@ -176,10 +179,13 @@ def submit(batch: Batch, event: Event) -> None:
         batch.notifications[event.job_id, number] = {"job_id": event.job_id, "number": number, "tries": 0}
 
 
-def idle(batch: Batch, event: Event) -> None:
-    """Notify the owner of a job whose run was marked as idle."""
+def run_mark(batch: Batch, event: Event) -> None:
+    """Set the marks of a run, and notify the owner of a new one. Earlier versions recorded no marks but idle runs."""
+    kind = event.fields.get("kind", MarkKind.IDLE.value)
     if event.fields.get("stage") != "0":
-        batch.idle.add(event.job_id)
+        batch.marked.add((event.job_id, first_about(kind, event.attempt)))
+    if "marks" in event.fields:
+        batch.run(run_key(event))["marks"] = encode_marks(decode_store_marks(event.fields["marks"]))
 
 
 def hold(batch: Batch, event: Event) -> None:
@@ -342,6 +348,7 @@ _ELSEWHERE: dict[Act, set[str]] = {
     Act.STARTED: {"started"},
     Act.ADOPT: {"spec", "started"},
     Act.FINISH: {"ended"},
+    Act.RUN_MARK: {"marks"},
 }
 
 
@@ -350,7 +357,8 @@ _FOLDS: dict[Act, Callable[[Batch, Event], dict[str, str] | None]] = {
     Act.SUBMIT: submit,
     Act.EDIT: edit,
     Act.MARK: mark,
-    Act.IDLE: idle,
+    Act.IDLE: run_mark,
+    Act.RUN_MARK: run_mark,
     Act.HOLD: hold,
     Act.RESTORE: restore,
     Act.CLAIM: claim,

@@ -14,7 +14,7 @@ from gpuqueue.codec import decode_spec
 from gpuqueue.errors import Unreadable
 from gpuqueue.history.tables import jobs, notifications
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model.notification import FIRST_ABOUT_IDLE, Outcome, target_number
+from gpuqueue.model.notification import FIRST_BEFORE_END, Outcome, target_number
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -25,7 +25,7 @@ MAX_READ = 10_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Due:
-    """A notification about an ended job or an idle run, to be sent now. ``tries`` counts the tries begun before."""
+    """A notification about an ended job or a marked run, to be sent now. ``tries`` counts the tries begun before."""
 
     job_id: int
     number: int
@@ -46,10 +46,10 @@ class Undelivered:
 def due(connection: sa.Connection, *, now: datetime, most: int) -> list[Due]:
     """Return up to *most* notifications that may be sent at *now*, ordered by the ends of their jobs.
 
-    Those about idle runs are sent before the end.
+    Those about marked runs are sent before the end.
     """
     columns = notifications.c.job_id, notifications.c.number, notifications.c.tries
-    is_time = sa.or_(jobs.c.ended_at.is_not(None), notifications.c.number >= FIRST_ABOUT_IDLE)
+    is_time = sa.or_(jobs.c.ended_at.is_not(None), notifications.c.number >= FIRST_BEFORE_END)
     wanted = _unsent().where(is_time, sa.or_(notifications.c.next_at.is_(None), notifications.c.next_at <= now))
     wanted = wanted.with_only_columns(*columns).order_by(jobs.c.ended_at, *columns[:2]).limit(most)
     return [Due(job_id=row.job_id, number=row.number, tries=row.tries) for row in connection.execute(wanted)]

@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+    from gpuqueue.codec import marks as codec_marks
     from gpuqueue.history import fold
     from gpuqueue.model import event as steps
     from gpuqueue.model import job_values, mem_source
     from gpuqueue.model.event import Event
     from gpuqueue.model.job_values import JobValues, Metric
 else:
+    codec_marks = later("gpuqueue.codec.marks")
     logging = later("logging")
     job_values = later("gpuqueue.model.job_values")
     mem_source = later("gpuqueue.model.mem_source")
@@ -37,7 +39,7 @@ else:
     steps = later("gpuqueue.model.event")
 
 #: Acts that carry a note for the job's owner, by their names in :class:`gpuqueue.model.event.Act`.
-_NOTES = frozenset({"note", "idle", "promote", "finish"})
+_NOTES = frozenset({"note", "idle", "run_mark", "promote", "finish"})
 _LIMITS = "the limits of a run"
 #: Acts by which a run is known to have started.
 _STARTS = frozenset({"started", "adopt"})
@@ -235,6 +237,7 @@ def _run(row: Row, devices: Sequence[RunDevice], metrics: Sequence[Metric]) -> R
         ending=ending,
         start_kind=StartKind.known(row["start_kind"]),
         notes=decode_notes(row["notes"]),
+        marks=() if row["marks"] is None else codec_marks.decode_marks(row["marks"]),
         values=_values(row, metrics),
     )
 

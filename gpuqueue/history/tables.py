@@ -216,6 +216,8 @@ runs = sa.Table(
     _word("start_kind", nullable=True),
     #: JSON: its :class:`gpuqueue.model.run.RunNote`s; NULL if there are none.
     _word("notes", nullable=True),
+    #: JSON: its :class:`gpuqueue.model.run_mark.RunMark`s, also those that are over; NULL if there were none.
+    _word("marks", nullable=True),
     #: JSON: the parameters and the result that the job reported; NULL if it reported none.
     _word("params", nullable=True),
     _word("result", nullable=True),

@@ -35,7 +35,7 @@ from gpuqueue.history.tables import (
     runs,
 )
 from gpuqueue.model.event import Act, Cursor, Event
-from gpuqueue.model.notification import FIRST_ABOUT_IDLE
+from gpuqueue.model.notification import FIRST_BEFORE_END
 from gpuqueue.model.run import Ended, Ending
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def write(connection: sa.Connection, batch: Batch) -> None:
         bulk.insert(connection, table, [row for key, row in rows.items() if key[:2] in begun])
     bulk.insert(connection, notifications, batch.notifications.values())
     _forget_earlier_hold(connection, batch.held)
-    _notify_before_end(connection, batch.idle | batch.held)
+    _notify_before_end(connection, batch.marked | {(job_id, FIRST_BEFORE_END) for job_id in batch.held})
     bulk.insert(connection, job_events, batch.events)
     bulk.insert(connection, dead_letters, batch.dead_letters)
 
@@ -168,17 +168,24 @@ def _write_tags(connection: sa.Connection, batch: Batch) -> None:
 def _forget_earlier_hold(connection: sa.Connection, array_ids: Iterable[int]) -> None:
     """Delete the notifications about an earlier hold of *array_ids* that have an outcome: this hold gets its own."""
     for some in parts(array_ids):
-        before_end = notifications.c.job_id.in_(some), notifications.c.number >= FIRST_ABOUT_IDLE
+        before_end = notifications.c.job_id.in_(some), notifications.c.number >= FIRST_BEFORE_END
         connection.execute(sa.delete(notifications).where(*before_end, notifications.c.outcome.is_not(None)))
 
 
-def _notify_before_end(connection: sa.Connection, job_ids: Iterable[int]) -> None:
-    """Add a notification for each target of *job_ids*, which are idle or held. A job that has one gets no second."""
-    number = (notifications.c.number + FIRST_ABOUT_IDLE).label("number")
-    for some in parts(job_ids):
-        of_the_end = notifications.c.job_id.in_(some), notifications.c.number < FIRST_ABOUT_IDLE
-        rows = sa.select(notifications.c.job_id, number, sa.literal_column("0")).where(*of_the_end)
-        connection.execute(_insert(connection, notifications).from_select(["job_id", "number", "tries"], rows))
+def _notify_before_end(connection: sa.Connection, news: Iterable[tuple[int, int]]) -> None:
+    """Add a notification for each target of a marked or held job. One that there is already is not added again.
+
+    *news* are jobs with the number of the first notification of each.
+    """
+    jobs_of: dict[int, list[int]] = {}
+    for job_id, first in sorted(news):
+        jobs_of.setdefault(first, []).append(job_id)
+    for first, job_ids in jobs_of.items():
+        number = (notifications.c.number + first).label("number")
+        for some in parts(job_ids):
+            of_the_end = notifications.c.job_id.in_(some), notifications.c.number < FIRST_BEFORE_END
+            rows = sa.select(notifications.c.job_id, number, sa.literal_column("0")).where(*of_the_end)
+            connection.execute(_insert(connection, notifications).from_select(["job_id", "number", "tries"], rows))
 
 
 def _known(connection: sa.Connection, job_ids: Iterable[int]) -> set[int]:

@@ -29,6 +29,8 @@ class Act(str, Enum):
     CLAIM = "claim"
     STARTED = "started"
     NOTE = "note"
+    RUN_MARK = "run_mark"
+    #: A mark as earlier versions recorded it: of an idle run.
     IDLE = "idle"
     RELEASE_CLAIM = "release_claim"
     FINISH = "finish"
@@ -73,8 +75,9 @@ class Event:
              ``index``, ``left`` (the indexes that the array has left after the claim)
     started  ``token``, ``started`` (see :func:`gpuqueue.codec.encode_started`); in the history its ``limits`` (JSON)
     note     ``token``, ``detail`` (information about the run for its owner)
-    idle     ``token``, ``stage`` (0: it uses its devices again), ``since`` (ms; since when it has not), ``detail`` (for
-             its owner)
+    run_mark ``token``, ``kind`` (see :class:`gpuqueue.model.run_mark.MarkKind`), ``stage`` (0: the mark is over),
+             ``marks`` (all of the run, see ``job_fields.py``), ``detail`` (for its owner). The idle of
+             earlier versions has ``since`` (ms), and neither ``kind`` nor ``marks``
     release_claim
              ``token``, ``detail`` (the claim was released before it became a run; it does not count as an attempt)
     finish   ``token``, ``ended`` (see :func:`gpuqueue.codec.encode_ended`); if the job was queued again also ``again``

@@ -12,12 +12,16 @@ from dataclasses import replace
 from datetime import datetime
 from enum import Enum
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.array import Member, Tally
 from gpuqueue.model.dependencies import Dependency
 from gpuqueue.model.job_spec import JobSpec, Priority
 from gpuqueue.text.units import format_bytes
+
+if TYPE_CHECKING:
+    from gpuqueue.model.run_mark import RunMark
 
 
 class JobState(str, Enum):
@@ -161,8 +165,8 @@ class Job:
     - ``tags`` and ``note`` are texts that users attach to the job.
     - ``promoted`` is the priority to which aging promoted the job, None if the requested one applies. It is known only
       for waiting jobs in the queue.
-    - ``idle_since`` is since when the run has used none of its devices, if it is marked as idle. It is known only for
-      running jobs in the queue.
+    - ``marks`` are what looks wrong about the run now. They are known only for running jobs in the queue; those of the
+      past are at :class:`gpuqueue.model.run.Run`.
     """
 
     id: int
@@ -189,7 +193,15 @@ class Job:
     tags: tuple[str, ...] = ()
     note: str | None = None
     promoted: Priority | None = None
-    idle_since: datetime | None = None
+    marks: tuple[RunMark, ...] = ()
+
+    #: What the API sends beside the fields.
+    DERIVED = ("idle_since",)
+
+    @property
+    def idle_since(self) -> datetime | None:
+        """Since when the run has used none of its devices, None if it is not marked as idle."""
+        return next((each.since for each in self.marks if each.kind == "idle"), None)
 
     @property
     def label(self) -> str:

@@ -104,6 +104,9 @@ class JobRequest:
         cpu_mem: The most host memory that the job may use: bytes, or a size such as ``"32G"``. As for *cpus*.
         visible: ``"uuid"``, or ``"index"`` for a program that reads numbers from CUDA_VISIBLE_DEVICES. By default the
             setting of the host.
+        stop_on_nan: Whether a run is ended, as a failure without a retry, once a metric that it reports is no number.
+        stop_when_stalled: The run is ended, as a failure, once it has written no output and has not used its devices
+            for so long: seconds, or a duration such as ``"30m"``.
         given_in: Where the values come from that were not typed, for people who read the job: option -> file and line.
         anyway: Whether to submit a script that its text keeps from running as it should, such as one for Slurm.
 
@@ -157,6 +160,8 @@ class JobRequest:
     cpus: str | float | None = None
     cpu_mem: str | int | None = None
     visible: Visible | str | None = None
+    stop_on_nan: bool = False
+    stop_when_stalled: str | float | None = None
     given_in: Mapping[str, str] | None = None
     anyway: bool = False
 
@@ -218,6 +223,11 @@ _FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "cpus": ("cpus", host_limits.cpus_of),
     "cpu_mem": ("cpu_mem_bytes", host_limits.cpu_mem_of),
     "given_in": ("given_in", dict),
+    "stop_on_nan": ("stop_on_nan", _unchanged),
+    "stop_when_stalled": (
+        "stop_when_stalled_s",
+        lambda value: validation.duration_or_none("stop_when_stalled", value),
+    ),
     "visible": ("visible", lambda value: validation.word("visible", value, Visible)),
 }
 

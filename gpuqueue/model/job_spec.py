@@ -236,6 +236,8 @@ _FIELDS: tuple[tuple[str, str, tuple[type, ...], str], ...] = (
     ("placement", "placement", (Placement,), "a Placement"),
     ("signal", "signal", (EarlySignal, type(None)), "an EarlySignal"),
     ("visible", "visible", (Visible, type(None)), f"one of {', '.join(Visible)}"),
+    ("stop_on_nan", "stop_on_nan", _FLAG, "true or false"),
+    ("stop_when_stalled", "stop_when_stalled_s", (int, float, type(None)), "a number of seconds"),
     ("given_in", "given_in", (Mapping,), "a mapping of options to files"),
     ("array", "array", (Array, type(None)), "an Array"),
     ("git", "git", (Checkout, type(None)), "a Checkout"),
@@ -277,6 +279,8 @@ class JobTerms:
     - ``output`` and ``error`` name the links to the log and to standard error that each run makes in ``cwd``, with the
       codes of :mod:`gpuqueue.model.output_file`.
     - ``visible`` is how the job finds its GPUs. None means as the setting ``visible`` of their host says.
+    - With ``stop_on_nan`` a run ends once a metric that it reports is no number. It ends once it has written no output
+      and has not used its devices for ``stop_when_stalled_s`` seconds, None: never.
     - ``given_in`` is the file and line of each option that was not typed, such as ``mem``: ``train.sh line 2``.
     - ``notifications`` are the notifications to send at the final end of the job.
     - ``retry_of`` is the id of the job that a user retries with this one. ``tags`` are the initial tags.
@@ -317,6 +321,8 @@ class JobTerms:
     visible: Visible | None = None
     output: str | None = None
     error: str | None = None
+    stop_on_nan: bool = False
+    stop_when_stalled_s: float | None = None
     given_in: Mapping[str, str] = field(default_factory=dict)
     #: The last of these fields: submit_limits.lua needs it before the account.
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -486,6 +492,8 @@ def _faults_of_course(spec: JobSpec) -> _Faults:
         found.append(("retries", words))
     if spec.time_limit_s is not None and not 0 < spec.time_limit_s <= MAX_S:
         found.append(("time_limit_s", "a time limit must be above 0 and at most ten years"))
+    if spec.stop_when_stalled_s is not None and not 0 < spec.stop_when_stalled_s <= MAX_S:
+        found.append(("stop_when_stalled_s", "stop_when_stalled must be above 0 and at most ten years"))
     if spec.signal is not None:
         _judge(found, "signal", spec.signal.check, spec.time_limit_s)
     if spec.probe is not None:

@@ -126,6 +126,19 @@ class Series:
             del self._kept[1::2]
             self._stride *= 2
 
+    def broken(self, name: str) -> str | None:
+        """Return the last value in words if it is no number: NaN, or infinite for a loss that was finite before.
+
+        A best loss begins as infinite, and other metrics may be so by design.
+        """
+        step, value = self._last[1][1:] if self._last is not None else (None, 0.0)
+        if not isinstance(value, str):
+            return None
+        ends = [float(each[1][2]) for each in (self._least, self._largest) if each is not None]
+        if value != NAN and not ("loss" in name.lower() and any(map(math.isfinite, ends))):
+            return None
+        return f"{name} is {value}" + ("" if step is None else f" at step {step}")
+
     def metric(self, name: str, most: int = MAX_POINTS) -> Metric | None:
         """Return it as the metric *name*, with a curve of at most *most* points; None without a value."""
         if self._last is None:
@@ -239,6 +252,10 @@ class Collected:
             if value is not None and _has_room(self._series, name):
                 series = self._series.setdefault(name, Series())
                 series.add(value, round(max(0.0, after_s), 3), step, self._most)
+
+    def broken(self) -> str | None:
+        """Return the first metric whose last value is no number, in words: ``loss is NaN``; None if there is none."""
+        return next((words for name, series in self._series.items() if (words := series.broken(name))), None)
 
     def values(self) -> JobValues:
         """Return all that is known, in the order in which the names came."""

@@ -1,4 +1,4 @@
-"""Notifications at the end of a job, and when it is idle. Pure. See docs/internals/adr/0009."""
+"""Notifications at the end of a job, and when its run is marked. Pure. See docs/internals/adr/0009."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from gpuqueue.text.sanitize import brief, plain
 
 #: Most notifications of one job.
 MOST_NOTIFICATIONS = 16
-#: The number of the first notification before the end: that a run is idle, or of an array that its rest is held. Those
-#: before it are about the end of the job. Both kinds are in the order of the job's targets.
-FIRST_ABOUT_IDLE = MOST_NOTIFICATIONS
+#: The number of the first notification before the end: that a run is marked, or that the rest of an array is held.
+#: Those before it are about the end of the job. All kinds are in the order of the job's targets.
+FIRST_BEFORE_END = MOST_NOTIFICATIONS
+#: The place of each kind of mark among the notifications of a run. The history has their numbers: never change one.
+_PLACES = {"idle": 0, "nan": 1, "stalled": 2, "step": 3, "disk": 4}
+#: Places of a run: those of unknown kinds share the last one. Runs from the last attempt on share their numbers.
+_PLACES_OF_RUN, _LAST_ATTEMPT = 8, 1_000_000
 #: Longest target, in characters.
 MOST_TEXT = 2000
 #: The target whose mail account sends to plain mail addresses.
@@ -121,14 +125,26 @@ def check_notifications(notifications: object) -> None:
         raise BadRequest(f"a job can notify at most {MOST_NOTIFICATIONS} targets, not {len(notifications)}")
 
 
+def first_about(kind: str, attempt: int) -> int:
+    """Return the number of the first notification about a mark of this *kind* at the run *attempt* of a job."""
+    place = _PLACES.get(kind, _PLACES_OF_RUN - 1)
+    return FIRST_BEFORE_END * (1 + place + _PLACES_OF_RUN * (min(max(attempt, 1), _LAST_ATTEMPT) - 1))
+
+
 def target_number(number: int) -> int:
     """Return the place in the job's targets of the notification *number*."""
-    return number % FIRST_ABOUT_IDLE
+    return number % FIRST_BEFORE_END
 
 
-def is_about_idle(number: int) -> bool:
-    """Return whether the notification *number* says that a run is idle, or that the rest of an array is held."""
-    return number >= FIRST_ABOUT_IDLE
+def is_before_end(number: int) -> bool:
+    """Return whether the notification *number* says that a run is marked, or that the rest of an array is held."""
+    return number >= FIRST_BEFORE_END
+
+
+def mark_and_attempt(number: int) -> tuple[str, int]:
+    """Return the kind of the mark that the notification *number* is about, and the run; for an array idle and 1."""
+    attempt, place = divmod(number // FIRST_BEFORE_END - 1, _PLACES_OF_RUN)
+    return next((kind for kind, each in _PLACES.items() if each == place), ""), attempt + 1
 
 
 def _kind(to: str) -> NotificationKind | None:
@@ -186,7 +202,7 @@ class Outcome(str, Enum):
 class Delivery:
     """The delivery state of the notification ``number`` of a job. ``outcome`` is None while delivery is pending.
 
-    From ``FIRST_ABOUT_IDLE`` on it is about an idle run or a held array: see :func:`target_number`.
+    From ``FIRST_BEFORE_END`` on it is about a marked run or a held array: see :func:`mark_and_attempt`.
     """
 
     number: int

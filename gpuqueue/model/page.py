@@ -13,6 +13,7 @@ from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.job_spec import Account, Priority
 from gpuqueue.model.run import Ending, EndingKind, Note, Record
+from gpuqueue.model.run_mark import RunMark
 
 
 class RowSort(str, Enum):
@@ -89,6 +90,8 @@ class QueueRow:
     devices: tuple[str, ...] = ()
     used_bytes: int | None = None
     idle_since: datetime | None = None
+    #: What looks wrong about its run, for all who see the row.
+    marks: tuple[RunMark, ...] = ()
     attempt: int = 0
     array_id: int | None = None
     members: Members | None = None

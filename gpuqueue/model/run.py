@@ -20,6 +20,7 @@ from gpuqueue.text.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from gpuqueue.model.job_values import JobValues
+    from gpuqueue.model.run_mark import RunMark
 
 #: An exit code above this one is that and the number of a signal, by the custom of shells.
 BY_SIGNAL = 128
@@ -50,6 +51,10 @@ class EndingKind(str, Enum):
     IDLE = "idle"
     #: The run used a device that it was not given, and the site ends such runs (setting ``on_wrong_device``).
     WRONG_DEVICE = "wrong_device"
+    #: A metric of the run was no number, and its submitter wanted it to end then (``--stop-on-nan``).
+    NAN = "nan"
+    #: The run wrote no output and did not use its devices for as long as ``--stop-when-stalled`` says.
+    STALLED = "stalled"
     #: The run could not be started: no such program, no such directory.
     REFUSED = "refused"
     #: The worker and the shim vanished, or no heartbeat renewed the lease in time. The exit code is unknown.
@@ -362,6 +367,8 @@ class Run:
     peak_at_once_bytes: int | None = None
     start_kind: StartKind | None = None
     notes: tuple[RunNote, ...] = ()
+    #: What looked wrong about the run while it went on, also what was over before its end.
+    marks: tuple[RunMark, ...] = ()
     #: What the worker set for its processes: ``threads`` of a numerical library, and ``open_files``, each only if it is
     #: known. Lists of runs omit it.
     limits: Mapping[str, int] = field(default_factory=dict)
@@ -610,5 +617,6 @@ VALUES: Mapping[str, Value] = MappingProxyType(
         "tags": lambda record: " ".join(record.job.tags),
         "note": lambda record: record.job.note,
         "own_utilisation": _of_run(_utilisation),
+        "marks": _of_run(lambda run: " ".join(each.kind for each in run.marks)),
     }
 )

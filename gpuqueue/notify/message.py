@@ -1,4 +1,4 @@
-"""The messages about the end of a job, an idle run and a held array. Pure, except for the last lines of the log."""
+"""The messages about the end of a job, a marked run and a held array. Pure, except for the last lines of the log."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.mem_source import OUT_OF_MEMORY
 from gpuqueue.model.run import NO_USE, Record, Run
+from gpuqueue.model.run_mark import MarkKind, predicate_of
 from gpuqueue.system.logs import is_log_of, last_bytes
 from gpuqueue.text.sanitize import ESCAPES, plain, short, terminal_lines
 from gpuqueue.text.units import format_bytes
@@ -49,15 +50,17 @@ def message_of(record: Record, *, host: str) -> Message:
     return Message(title=title, body="\n".join(body), good=job.state is JobState.SUCCEEDED)
 
 
-def idle_message_of(record: Record) -> Message:
-    """Return the message about a job whose run does not use its devices."""
+def mark_message_of(record: Record, kind: str) -> Message:
+    """Return the message about a job whose run has a mark of this *kind*."""
     job, run = record.job, record.last_run
     where = f" on {_place(run)}" if run is not None else ""
-    notes = [each.text for each in record.notes if each.text.startswith(NO_USE)]
     body = [_asked(record), f"command  {short(job.spec.command, MOST_COMMAND)}"]
-    body += [f"why      {plain(notes[-1])}"] if notes else []
+    mark = next((each for each in run.marks if each.kind == kind), None) if run is not None else None
+    texts = [each.text for each in record.notes if kind == MarkKind.IDLE.value and each.text.startswith(NO_USE)]
+    why = texts[-1] if texts else mark.words if mark is not None else ""
+    body += [f"why      {plain(why)}"] if why else []
     body += ["", f"gpuqueue show {job.label}", f"gpuqueue cancel {job.label}"]
-    title = f"job {job.label} ({short(job.spec.name, 60)}) is idle{where}"
+    title = f"job {job.label} ({short(job.spec.name, 60)}) {predicate_of(kind)}{where}"
     return Message(title=title, body="\n".join(body), good=False)
 
 

@@ -14,9 +14,11 @@ from typing import Any
 
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.job import JobState, WaitReason
+from gpuqueue.model.run_mark import MarkKind
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.replies import current_marks
 from gpuqueue.queue.store import Store, answering
 
 #: Most queues, users, active jobs and arrays that one census reads, and most of the other waiting jobs.
@@ -93,11 +95,13 @@ class _Count:
         pipe.zcard(keys.LEASES)
         pipe.zrange(keys.LEASES, 0, MOST_ACTIVE - 1)
         total, ids = pipe.execute()
-        fields = self._each("hmget", ((keys.job(each), (stored.STATE, stored.IDLE)) for each in ids))
+        fields = self._each("hmget", ((keys.job(each), (stored.STATE, stored.MARKS)) for each in ids))
         found = Counter(_state(state) for state, _ in fields)
         active = Counter({state: count for state, count in found.items() if state is not None and state.is_active})
         active[JobState.RUNNING] += max(0, total - len(ids))
-        return active, sum(mark is not None for _, mark in fields)
+        return active, sum(
+            any(each.kind == MarkKind.IDLE.value for each in current_marks(marks)) for _, marks in fields
+        )
 
     def _count_queues(self) -> None:
         users = self._each("zrange", ((f"{keys.PREFIX}ul:{each}", 0, MOST_USERS - 1) for each in _PRIORITIES))

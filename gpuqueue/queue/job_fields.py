@@ -104,9 +104,9 @@ PREEMPTED_BY = "pre"
 PREEMPT_UNTIL_MS = "pd"
 #: How often the job was preempted.
 PREEMPTIONS = "pn"
-#: Since when the run has not used its devices, if it is marked as idle: ``ms:stage``. With ``:low`` its priority counts
-#: as low for that.
-IDLE = "ui"
+#: The marks of the run, also those that are over: JSON, kind -> ``since`` and ``until`` (ms), ``stage``, ``what``. With
+#: ``low`` its priority counts as low. Only if there were any.
+MARKS = "mk"
 
 # ---- running again ----
 #: The retries that the job may have.

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import logging
 
     from gpuqueue.model import mem_source
+    from gpuqueue.model.run_mark import RunMark
 else:
     logging = later("logging")
     mem_source = later("gpuqueue.model.mem_source")
@@ -182,7 +183,7 @@ def _job(job_id: int, fields: Mapping[str, str], spec: str | None) -> Job:
         tags=tuple(filter(None, fields[stored.TAGS].split(","))) if stored.TAGS in fields else wanted.tags,
         note=fields.get(stored.NOTE) or None,
         promoted=_priority(fields) if waits and int(fields.get(stored.PROMOTIONS) or 0) else None,
-        idle_since=_idle_since(fields),
+        marks=current_marks(fields.get(stored.MARKS)),
     )
 
 
@@ -213,9 +214,16 @@ def _moment(fields: Mapping[str, str], name: str) -> datetime | None:
     return from_epoch_ms(int(fields[name])) if fields.get(name) else None
 
 
-def _idle_since(fields: Mapping[str, str]) -> datetime | None:
-    mark = fields.get(stored.IDLE)
-    return from_epoch_ms(int(mark.partition(":")[0])) if mark else None
+def current_marks(text: str | None) -> tuple[RunMark, ...]:
+    """Return the marks of a run that are not over, of the *text* in its job's hash. Damaged marks hide no job."""
+    if not text:
+        return ()
+    from gpuqueue.codec.marks import decode_store_marks  # noqa: PLC0415 - few runs are marked
+
+    try:
+        return tuple(each for each in decode_store_marks(text) if each.until is None)
+    except Unreadable:
+        return ()
 
 
 def member_in(fields: Mapping[str, str]) -> Member | None:

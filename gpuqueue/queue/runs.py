@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gpuqueue.model.job_values import JobValues
     from gpuqueue.model.mem_source import Shortage
     from gpuqueue.model.run import Ending, RunDevice, RunNote
+    from gpuqueue.model.run_mark import MarkKind
     from gpuqueue.queue import lease as leases
     from gpuqueue.queue import recovery, replies
     from gpuqueue.queue.evidence import Evidence
@@ -96,14 +97,26 @@ class Runs:
         return bool(self._store.scripts.run("run_note", job_id, token, in_one_line(detail)))
 
     @answering
-    def idle(self, job_id: int, token: str, *, stage: int, unused_s: float, low: bool, detail: str) -> bool:
-        """Mark a live run that has used none of its devices for *unused_s* seconds; stage 0 removes the mark.
+    def mark(
+        self,
+        job_id: int,
+        token: str,
+        kind: MarkKind,
+        *,
+        stage: int,
+        for_s: float,
+        detail: str,
+        what: str = "",
+        low: bool = False,
+    ) -> bool:
+        """Mark a live run that has looked wrong for *for_s* seconds; stage 0 ends the mark.
 
-        With *low* its priority counts as low while it is marked. *detail* is for its owner. Returns whether the mark
-        has changed: False also for a stale run.
+        *what* is what the mark names, see :class:`gpuqueue.model.run_mark.RunMark`. With *low* its priority counts as
+        low while it is marked. *detail* is for its owner. Returns whether the mark has changed: False also for a stale
+        run.
         """
-        words = (stage, to_ms(unused_s), int(low), in_one_line(detail))
-        return bool(self._store.scripts.run("idle", job_id, token, *words))
+        words = (stage, to_ms(for_s), int(low), in_one_line(what), in_one_line(detail))
+        return bool(self._store.scripts.run("run_mark", job_id, token, kind.value, *words))
 
     @answering
     def release_claim(self, job_id: int, token: str, detail: str) -> JobState | None:

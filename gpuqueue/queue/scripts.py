@@ -34,7 +34,7 @@ ACTS = (
     "name_host",
     "heartbeat",
     "run_note",
-    "idle",
+    "run_mark",
     "release_claim",
     "adopt",
     "park",

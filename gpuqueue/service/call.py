@@ -25,6 +25,7 @@ from gpuqueue.model.event import Event
 from gpuqueue.model.job import Job
 from gpuqueue.model.job_spec import Account
 from gpuqueue.model.run import EndingKind, Listing, Note, Record, Run
+from gpuqueue.model.run_mark import without_what
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.service.identity.audit_journal import Change
 from gpuqueue.service.identity.browser_sessions import NewSession
@@ -40,8 +41,8 @@ HIDDEN = "(hidden)"
 _NO_DIRECTORY = "/"
 #: The start of the names of variables that hold the values of a sweep.
 _SWEPT = "GPUQUEUE_SWEEP_"
-#: Endings whose detail may be an error of the system, which names a program or a path.
-_WITH_PATHS = frozenset({EndingKind.REFUSED, EndingKind.LOST})
+#: Endings whose detail may be an error of the system, which names a program or a path, or name a metric.
+_WITH_PATHS = frozenset({EndingKind.REFUSED, EndingKind.LOST, EndingKind.NAN})
 #: Reasons of the scripts and of the worker that hold nothing of the user's.
 _GENERIC = re.compile(
     r"dependency [0-9_]+(?: succeeded| failed| was cancelled| was lost| did not succeed)?"
@@ -187,6 +188,8 @@ class Call:
         if env:
             self.note_read(Action.SEE_ENVIRONMENT, owner, job.label)
         found = job.without_secrets(env)
+        if found.marks and not (self.may(Action.SEE_ARGUMENTS, owner) and self.may(Action.SEE_LOGS, owner)):
+            found = replace(found, marks=without_what(found.marks))
         return found if self.may(Action.SEE_ARGUMENTS, owner) else without_arguments(found)
 
     def sees(self, job: Job) -> bool:
@@ -210,8 +213,9 @@ class Call:
         path = run.log_path if self.may(Action.SEE_LOGS, owner) else run.log_path and HIDDEN
         sees_items = self.may(Action.SEE_ARGUMENTS, owner) and self.may(Action.SEE_LOGS, owner)
         notes = run.notes if sees_items else tuple(note.without_items() for note in run.notes)
+        marks = run.marks if sees_items else without_what(run.marks)
         values = run.values if sees_items else None
-        found = replace(run.without_token(), log_path=path, notes=notes, values=values)
+        found = replace(run.without_token(), log_path=path, notes=notes, marks=marks, values=values)
         return found if self.may(Action.SEE_ARGUMENTS, owner) else run_without_arguments(found)
 
     def why(self, why: Why) -> Why:

@@ -310,6 +310,8 @@ READERS: dict[str, Callable[[str], Any]] = {
     "idle_after_s": _or_none(parse_duration),
     "idle_action": _one_of(IdleAction, f"unknown here: write {', '.join(IdleAction)}"),
     "idle_grace_s": parse_duration,
+    "stalled_after_s": _or_none(parse_duration),
+    "disk_low_bytes": _or_none(parse_bytes),
     "on_wrong_device": _one_of(OnWrongDevice, "neither warn nor end"),
     "on_partition": _one_of(OnPartition, "neither stop nor keep"),
     "cap": _flag,

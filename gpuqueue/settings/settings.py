@@ -159,6 +159,11 @@ class Settings:
     idle_action: IdleAction = IdleAction.MARK
     #: Time from the mark to that action.
     idle_grace_s: float = 3600.0
+    #: How long a run may write no output and not use its devices, or stay at the same step, before it is marked; None:
+    #: it is never marked for that.
+    stalled_after_s: float | None = 1800.0
+    #: A run is marked if its disk has less free, or less than 5 %; None: it is never marked for that.
+    disk_low_bytes: int | None = 2**30
     #: What happens to a run that uses a device that it was not given, besides the messages.
     on_wrong_device: OnWrongDevice = OnWrongDevice.WARN
     #: What happens to the running jobs of a host that cannot reach the store for longer than their grace.

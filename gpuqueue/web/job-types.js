@@ -35,6 +35,7 @@
  * @property {string | null} log_path
  * @property {string | null} start_kind
  * @property {RunNote[]} notes
+ * @property {import("./types.js").RunMark[]} marks
  * @property {Record<string, number>} limits
  */
 
@@ -91,6 +92,7 @@
  * @property {string | null} note
  * @property {string | null} promoted
  * @property {string | null} idle_since
+ * @property {import("./types.js").RunMark[]} marks
  */
 
 /** @typedef {{at: string, attempt: number, text: string}} Note */

@@ -30,6 +30,7 @@
  * @property {string[]} devices
  * @property {number | null} used_bytes
  * @property {string | null} idle_since
+ * @property {RunMark[]} marks
  * @property {number} attempt
  * @property {number | null} array_id
  * @property {Members | null} members
@@ -51,6 +52,8 @@
  */
 
 /** @typedef {{ahead: number, words: string, start_at: string | null, about_at: string | null, reserved: boolean, never: boolean}} JobPlace */
+
+/** @typedef {{kind: string, since: string, until: string | null, what: string, brief: string, words: string}} RunMark */
 
 /** @typedef {{share: number, counts: string, left_s: number | null, words: string}} Progress */
 

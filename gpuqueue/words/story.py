@@ -25,6 +25,7 @@ _STEPS = {
     Act.CLAIM: (StepKind.RUN, "run {attempt} claimed by {host}", "{why}"),
     Act.STARTED: (StepKind.RUN, "run {attempt} started", "{devices}"),
     Act.NOTE: (StepKind.NOTE, "{detail}", ""),
+    Act.RUN_MARK: (StepKind.NOTE, "{detail}", ""),
     Act.IDLE: (StepKind.NOTE, "{detail}", ""),
     Act.RELEASE_CLAIM: (StepKind.BAD, "the worker released the claim", "{detail}"),
     Act.LOSE: (StepKind.BAD, "run {attempt} was lost", "{detail}"),
@@ -79,6 +80,10 @@ _MEANINGS = {
     EndingKind.IDLE: "It held memory and did not use its devices. This site ends such jobs.",
     EndingKind.WRONG_DEVICE: "It used a device that it was not given. This site ends such jobs. Inside a job devices "
     "count from 0: remove what sets CUDA_VISIBLE_DEVICES.",
+    EndingKind.NAN: "A metric that it reported was no number, and --stop-on-nan was given. Another run would end like "
+    "it: lower the learning rate, or look at its data and its loss.",
+    EndingKind.STALLED: "It wrote no output and did not use its devices for as long as --stop-when-stalled says. Its "
+    "processes probably waited for each other, for data, or for a disk.",
     EndingKind.CANCELLED: None,
     EndingKind.PREEMPTED: None,
 }

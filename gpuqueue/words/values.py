@@ -51,6 +51,15 @@ def metric_in_words(metric: Metric) -> str:
     return f"{words}, min {_reported(metric.min)}, max {_reported(metric.max)}, {metric.count} values"
 
 
+def stop_rules(spec: JobSpec) -> list[str]:
+    """Return when a worker ends a run of the job because it looks wrong."""
+    silent_s = spec.stop_when_stalled_s
+    return [
+        *(["once a metric is no number"] if spec.stop_on_nan else []),
+        *([f"after {format_duration(silent_s)} without output and use of its devices"] if silent_s else []),
+    ]
+
+
 def _reported(reported: Reported) -> str:
     at = "" if reported.step is None else f" at step {reported.step}"
     return f"{figure(float(reported.value))}{at}"

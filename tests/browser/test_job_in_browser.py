@@ -19,6 +19,7 @@ from service_fixtures import ServedSite
 from gpuqueue.client import Client
 from gpuqueue.model.array import Array
 from gpuqueue.model.run import Ending
+from gpuqueue.model.run_mark import MarkKind
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import GIB
 
@@ -384,7 +385,7 @@ def test_an_idle_job_is_marked_everywhere(played: tuple[ServedSite, JobScene], o
     words = "no use of its device for 1:20:00, and 12G are allocated to it: it is ended in 0:40:00 unless it uses it"
 
     def mark(stage: int) -> None:
-        site.queue.runs.idle(scene.running, token, stage=stage, unused_s=4800.0, low=False, detail=words)
+        site.queue.runs.mark(scene.running, token, MarkKind.IDLE, stage=stage, for_s=4800.0, detail=words)
         site.record()
 
     page = open_page(site, f"jobs/{scene.running}")
@@ -403,6 +404,31 @@ def test_an_idle_job_is_marked_everywhere(played: tuple[ServedSite, JobScene], o
     picture(page, "queue-idle")
     mark(0)
     page.get_by_text("matches these filters").wait_for()
+
+
+@pytest.mark.full
+def test_a_marked_job_says_so_on_its_page_and_in_the_queue(
+    played: tuple[ServedSite, JobScene], open_page: Open
+) -> None:
+    """The words are those of the API. The mark stays on the page when it is over, as a part of the run."""
+    site, scene = played
+    token = next((site.settings.runs_dir / str(scene.running)).glob("*/log")).parent.name
+
+    def mark(stage: int) -> None:
+        what = "loss is NaN at step 1200"
+        site.queue.runs.mark(scene.running, token, MarkKind.NAN, stage=stage, for_s=4800.0, what=what, detail=what)
+        site.record()
+
+    page = open_page(site, f"jobs/{scene.running}")
+    mark(1)
+    page.locator(".marks").get_by_text("loss is NaN at step 1200").wait_for()
+    picture(page, "job-marked")
+    page.get_by_role("link", name="Queue").click()
+    page.locator("tr.job .story").get_by_text("NaN for").wait_for()
+    picture(page, "queue-marked")
+    page.go_back()
+    mark(0)
+    page.locator(".marks").get_by_text("which is over").wait_for()
 
 
 @pytest.mark.full

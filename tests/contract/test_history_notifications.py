@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -13,8 +14,8 @@ from gpuqueue.history.notifications import Due
 from gpuqueue.model.array import Array
 from gpuqueue.model.event import Act
 from gpuqueue.model.job import JobState
-from gpuqueue.model.notification import FIRST_ABOUT_IDLE, Notification, Outcome, When
-from gpuqueue.model.run import Ending
+from gpuqueue.model.notification import FIRST_BEFORE_END, Notification, Outcome, When, first_about, mark_and_attempt
+from gpuqueue.model.run import Ending, EndingKind
 
 NOW = datetime(2026, 11, 2, tzinfo=timezone.utc)
 MINUTE = timedelta(minutes=1)
@@ -142,7 +143,7 @@ def test_an_array_whose_rest_is_held_is_reported_once_before_its_end(database: H
         outbox.report(1, Act.HOLD, JobState.HELD, attempt=0, left="", held="3-9", because=because)
         outbox.record()
 
-    assert [(1, FIRST_ABOUT_IDLE)] == keys(database.due_notifications(now=NOW, most=9))
+    assert [(1, FIRST_BEFORE_END)] == keys(database.due_notifications(now=NOW, most=9))
     record = known(database, 1)
     assert (because, "3-9") == (record.job.because, str(record.job.tally.held) if record.job.tally else "")
 
@@ -156,13 +157,52 @@ def test_a_later_hold_of_an_array_is_reported_again(database: HistoryDatabase, o
         outbox.record()
 
         found = database.due_notifications(now=NOW, most=9)
-        assert [(1, FIRST_ABOUT_IDLE), (1, FIRST_ABOUT_IDLE + 1)] == keys(found)
+        assert [(1, FIRST_BEFORE_END), (1, FIRST_BEFORE_END + 1)] == keys(found)
         for each in found:
             assert database.take_notification(each, until=NOW + MINUTE)
             database.settle_notification(each, Outcome.SENT, at=NOW)
         outbox.report(1, Act.RELEASE, JobState.QUEUED, attempt=0, left=f"{number}-9", held="", because="")
         outbox.record()
         assert [] == database.due_notifications(now=NOW + MINUTE, most=9)
+
+
+def test_each_kind_of_mark_of_a_run_is_reported_once_and_kept(database: HistoryDatabase, outbox: Outbox) -> None:
+    """The next run of the job is another one. The run has its marks for ever, also those that are over."""
+    outbox.submit(1, make_spec(notifications=(TEAM, CHAT)))
+    outbox.claim(1)
+    outbox.started(1)
+    nan, stalled = {"since": "1000", "what": "loss is NaN"}, {"since": "2000", "until": "3000"}
+    for kind, stage, marks in (
+        ("nan", "1", {"nan": nan}),
+        ("stalled", "1", {"nan": nan, "stalled": {"since": "2000"}}),
+        ("stalled", "0", {"nan": nan, "stalled": stalled}),
+        ("nan", "1", {"nan": nan, "stalled": stalled}),
+    ):
+        text = json.dumps(marks)
+        outbox.report(1, Act.RUN_MARK, JobState.RUNNING, token=RUN, kind=kind, stage=stage, marks=text, detail=kind)
+    outbox.record(2)
+
+    numbers = sorted(first_about(kind, 1) + place for kind in ("nan", "stalled") for place in (0, 1))
+    assert [(1, number) for number in numbers] == sorted(keys(database.due_notifications(now=NOW, most=9)))
+    assert [("nan", 1), ("nan", 1), ("stalled", 1), ("stalled", 1)] == [mark_and_attempt(each) for each in numbers]
+    outbox.finish(1, Ending.stopped(EndingKind.NAN, -15, "loss is NaN"), JobState.FAILED)
+    outbox.record()
+    (run,) = known(database, 1).runs
+    assert [("nan", 1.0, None), ("stalled", 2.0, 3.0)] == [
+        (each.kind, each.since.timestamp(), each.until and each.until.timestamp()) for each in run.marks
+    ]
+    assert first_about("nan", 2) not in numbers
+
+
+@pytest.mark.parametrize("marks", ["", "[", '{"nan":7}', '{"nan":{"since":"x"}}'])
+def test_damaged_marks_stop_no_recorder(database: HistoryDatabase, outbox: Outbox, marks: str) -> None:
+    """The event is stored as it is."""
+    outbox.submit(1)
+    outbox.claim(1)
+    outbox.report(1, Act.RUN_MARK, JobState.RUNNING, token=RUN, kind="nan", stage="1", marks=marks, detail="d")
+    outbox.record()
+
+    assert () == known(database, 1).runs[0].marks
 
 
 def test_an_idle_run_is_reported_once_before_its_end(database: HistoryDatabase, outbox: Outbox) -> None:
@@ -175,7 +215,7 @@ def test_an_idle_run_is_reported_once_before_its_end(database: HistoryDatabase, 
     outbox.record(2)
 
     found = database.due_notifications(now=NOW, most=9)
-    assert [(1, FIRST_ABOUT_IDLE), (1, FIRST_ABOUT_IDLE + 1)] == keys(found)
+    assert [(1, FIRST_BEFORE_END), (1, FIRST_BEFORE_END + 1)] == keys(found)
     for each in found:
         assert database.take_notification(each, until=NOW + MINUTE)
         database.settle_notification(each, Outcome.SENT, at=NOW)
@@ -185,4 +225,4 @@ def test_an_idle_run_is_reported_once_before_its_end(database: HistoryDatabase, 
 
     record = known(database, 1)
     assert [f"stage {stage}" for stage in ("1", "2", "0", "1")] + ["again"] == [note.text for note in record.notes]
-    assert [0, 1, FIRST_ABOUT_IDLE, FIRST_ABOUT_IDLE + 1] == [each.number for each in record.reported]
+    assert [0, 1, FIRST_BEFORE_END, FIRST_BEFORE_END + 1] == [each.number for each in record.reported]

@@ -16,13 +16,15 @@ from gpuqueue.model import xids
 from gpuqueue.model.device import Device, DeviceKind, Health, Utilisation, Xid
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.run import EndingKind
+from gpuqueue.model.run_mark import MarkKind
 from gpuqueue.queue.lease import ExternalProcess
 from gpuqueue.system.process import ProcessIdentity
+from workers.measure.disk import DiskWatch
 from workers.measure.idle import Stage
 from workers.measure.job_values import ValuesReader
 from workers.measure.meter import MOST_POINTS, Meter
 from workers.measure.neighbours import Neighbours
-from workers.measure.output import RunOutput
+from workers.measure.output import RunOutput, Step
 from workers.measure.sample import Sample
 from workers.run.directory import Held, RunDir
 from workers.shim.log import OWN_LINE
@@ -57,6 +59,11 @@ class LiveRun:
     idle_stage: Stage | None = None
     #: When the last warning before an action was given, on the host's clock; None: it was not.
     idle_warned_at_s: float | None = None
+    #: Which marks were last reported of it; one is missing where an earlier worker may have reported it.
+    marked: dict[MarkKind, bool] = field(default_factory=dict)
+    #: Since when what a mark is about is over, on the host's clock.
+    over_since_s: dict[MarkKind, float] = field(default_factory=dict)
+    disk: DiskWatch = field(default_factory=DiskWatch)
     #: The devices that the run uses although it was not given them, as far as its owner was warned.
     not_given: set[str] = field(default_factory=set)
     #: Why this worker has asked the run to end; empty if it has not, or if the ending needs no words.
@@ -80,6 +87,7 @@ class LiveRun:
         self.values = ValuesReader(self.directory.path)
         if self.spec is not None:
             self.idle_stage = Stage.IN_USE
+            self.marked = dict.fromkeys(MarkKind, False)
 
     def __str__(self) -> str:
         return f"job {self.held.job_id} run {self.held.token}"
@@ -183,6 +191,24 @@ class LiveRun:
         known = [each for each in since if each is not None]
         return at_s - max(known) if len(known) == len(since) else None
 
+    @property
+    def was_used(self) -> bool:
+        """Return whether the run has used one of its devices at any time, as far as that is known."""
+        return any(meter.was_used for meter in list(self.meters.values()))
+
+    @property
+    def has_written(self) -> bool:
+        """Return whether the run has written any output."""
+        return self._output.written_s is not None
+
+    def silent_s(self, now_s: float) -> float:
+        """Return for how many seconds the run has written no output, at *now_s* on the host's clock."""
+        return now_s - self.since_s - (self._output.written_s or 0.0)
+
+    def step(self, now_s: float) -> Step | None:
+        """Return the step at which the run is, at *now_s* on the host's clock, or None if it is unknown."""
+        return self._output.step(now_s - self.since_s)
+
     def note_at_once(self, used: Iterable[int | None]) -> None:
         """Record the bytes that the run uses on each of its devices at one moment; None where that is unknown."""
         known = [each for each in used if each is not None]
@@ -232,7 +258,8 @@ class LiveRun:
             try:
                 size = os.fstat(job_log).st_size
                 before = "\n" if size and os.pread(job_log, 1, size - 1) != b"\n" else ""  # the last line is not whole
-                os.write(job_log, f"{before}{OWN_LINE}{words}\n".encode())
+                with self._output.adding:
+                    self._output.own_bytes += os.write(job_log, f"{before}{OWN_LINE}{words}\n".encode())
             finally:
                 os.close(job_log)
 

@@ -21,14 +21,17 @@ class Unused:
     have used the device.
     """
 
-    def __init__(self, since_s: float | None = None, last_s: float | None = None) -> None:
+    def __init__(self, since_s: float | None = None, last_s: float | None = None, *, was_used: bool = False) -> None:
         self._since_s = since_s
         self._last_s = last_s
+        #: Whether the run has used the device at any time.
+        self.was_used = was_used
 
     def note(self, busy: float | None, at_s: float) -> None:
         """Take one sample: *busy*, the share of time in which the device worked for the run, at *at_s* seconds."""
         if busy is None or busy > 0:
             self._since_s = None
+            self.was_used = self.was_used or busy is not None
         elif self._since_s is None or self._is_over(at_s):
             self._since_s = at_s
         self._last_s = at_s
@@ -42,7 +45,7 @@ class Unused:
 
     def to_plain(self) -> dict[str, Any]:
         """Return it as plain values."""
-        return {"since_s": self._since_s, "last_s": self._last_s}
+        return {"since_s": self._since_s, "last_s": self._last_s, "was_used": self.was_used}
 
     @classmethod
     def from_plain(cls, fields: Fields) -> Unused:
@@ -52,7 +55,8 @@ class Unused:
             Unreadable: *fields* are not valid.
 
         """
-        return cls(fields.number_or_none("since_s"), fields.number_or_none("last_s"))
+        was_used = fields.flag("was_used", default=False)
+        return cls(fields.number_or_none("since_s"), fields.number_or_none("last_s"), was_used=was_used)
 
 
 class Stage(IntEnum):

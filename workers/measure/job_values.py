@@ -69,6 +69,12 @@ class ValuesReader:
         return None if found == JobValues() else found
 
     @property
+    def broken(self) -> str | None:
+        """The first metric that is no number now, in words: ``loss is NaN``; None if there is none."""
+        with self._lock:
+            return self._collected.broken()
+
+    @property
     def gap(self) -> RunNote | None:
         """The note that a part of what the job reported was not read; None if all was."""
         if not self._missing_bytes:

@@ -141,6 +141,11 @@ class Meter:
         """
         return self._unused.since_s(now_s)
 
+    @property
+    def was_used(self) -> bool:
+        """Return whether the run has used the device at any time, as far as that is known."""
+        return self._unused.was_used
+
     def activity(self) -> Activity:
         """Return the run's activity on the device: utilisation, temperature, and the time of its first memory."""
         return Activity(

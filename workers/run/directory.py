@@ -422,6 +422,13 @@ class Held:
     claimed_ms: int | None = None
     #: When a probe ends early: the text of a :class:`gpuqueue.model.probe.Probe`. None: the job is no probe.
     probe: str | None = None
+    #: When the worker ends the run, see :class:`gpuqueue.model.job_spec.JobTerms`.
+    stop_on_nan: bool = False
+    stop_when_stalled_s: float | None = None
+    #: Whether the job has a terminal, on which a person may think.
+    has_terminal: bool = False
+    #: The working directory of the job, None if it runs in a copy of its code, which is in the run directory.
+    cwd: str | None = None
 
     def has(self, uuid: str) -> bool:
         """Return whether the run holds the device *uuid*."""

@@ -1,7 +1,7 @@
 """Heartbeats: every few seconds a worker renews its leases in the store, and receives a verdict on each run.
 
 With each heartbeat it checks whether the runs use their devices: it marks those that do not, warns their owners, and
-does what the site has set for them.
+does what the site has set for them. The other marks are in :mod:`workers.services.mark_watch`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from functools import partial
 from gpuqueue.clock import Clock
 from gpuqueue.errors import HostTaken, StoreNotOpen, Unreachable
 from gpuqueue.model.run import NO_USE, EndingKind
+from gpuqueue.model.run_mark import MarkKind, over_of
 from gpuqueue.queue.drains import Drain, DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Alive, PreemptRequest, Verdicts
@@ -27,6 +28,7 @@ from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.measure.admission import AdmissionCheck
 from workers.measure.idle import Stage, last_warning_s, stage_of
 from workers.services.adoption import Adoption
+from workers.services.mark_watch import MarkWatch
 
 log = logging.getLogger(__name__)
 #: The words about an idle run: before the action of the site, and when it is due.
@@ -78,6 +80,7 @@ class Heartbeats:
         self._runs = runs
         self._drains: tuple[Drain, ...] = ()
         self._idle = IdleWatch(settings, queue, clock)
+        self._marks = MarkWatch(settings, queue, clock)
         # A store behind a unix socket is on this host. While it is down it serves no other worker, and after its
         # return the reaper extends every lease, so no other worker can claim these jobs meanwhile. A store across the
         # network may still serve other workers; there the setting `on_partition` decides.
@@ -125,7 +128,8 @@ class Heartbeats:
             if self._epoch is not None:
                 self._restore_drains(offer.device.uuid)
                 for run in runs:
-                    run.idle_stage = None  # the store has lost it
+                    run.idle_stage = None  # the store has lost it, and the marks
+                    run.marked.clear()
             self._epoch = verdicts.epoch
         self._log_drains(offer.device.uuid, verdicts.drains)
         for run in runs:
@@ -134,15 +138,16 @@ class Heartbeats:
             if self._runs.get(run.held.token) is not None:  # the run may have ended during the heartbeat
                 self._pass_on(run, verdicts, asked_s + self._settings.shim_grace_s)
         self._adoption.forget_recorded(verdicts.epoch)
-        self._check_idle(run for run in runs if run.held.token in verdicts.go_on)
         self._read_values(runs)
+        self._check_marks(run for run in runs if run.held.token in verdicts.go_on)
         return verdicts
 
-    def _check_idle(self, runs: Iterable[LiveRun]) -> None:
-        """Check whether *runs* use their devices. Last of all: its errors must not keep runs from being renewed."""
+    def _check_marks(self, runs: Iterable[LiveRun]) -> None:
+        """Check whether *runs* look wrong. Last of all: its errors must not keep runs from being renewed."""
         for run in runs:
             if self._runs.get(run.held.token) is not None:
                 self._idle.check(run)
+                self._marks.check(run)
 
     def _read_values(self, runs: Iterable[LiveRun]) -> None:
         """Read what the jobs of *runs* report, which the next heartbeat saves. A bug here must not end a run."""
@@ -242,11 +247,12 @@ class IdleWatch:
         if stage is run.idle_stage:
             return
         words = self._words(run, stage, unused_s or 0.0)
-        is_news = self._queue.runs.idle(
+        is_news = self._queue.runs.mark(
             run.held.job_id,
             run.held.token,
+            MarkKind.IDLE,
             stage=int(stage),
-            unused_s=unused_s or 0.0,
+            for_s=unused_s or 0.0,
             low=stage is Stage.DUE and self._action is IdleAction.LOWER_PRIORITY,
             detail=words,
         )
@@ -273,7 +279,7 @@ class IdleWatch:
         """Return the message for the owner of *run* about its *stage*."""
         which = _devices_in_words(run)
         if stage is Stage.IN_USE:
-            return f"its {which} {'are' if which == 'devices' else 'is'} in use again, or the use is unknown"
+            return over_of(MarkKind.IDLE.value)
         held = format_bytes(sum(device.lease_bytes for device in run.held.devices))
         words = f"{NO_USE} {which} for {format_duration(unused_s)}, and {held} are allocated to it"
         if self._grace_s is None or self._after_s is None:

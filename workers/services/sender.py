@@ -1,4 +1,4 @@
-"""Sends the notifications about jobs that ended, idle or held, in the recorder's process. See docs/internals/adr/0009.
+"""Sends the notifications about ended, marked and held jobs, in the recorder's process. See docs/internals/adr/0009.
 
 The history is the queue of notifications, so none waits in memory, and the recorder is independent of the sender. One
 of a few threads takes, sends and settles each notification. A notification is sent at least once, and twice only if its
@@ -18,10 +18,10 @@ from gpuqueue.errors import GpuQueueError, Unreachable
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.notifications import Due
 from gpuqueue.model.job import JobState
-from gpuqueue.model.notification import Notification, Outcome, is_about_idle, target_number
+from gpuqueue.model.notification import Notification, Outcome, is_before_end, mark_and_attempt, target_number
 from gpuqueue.model.run import Record
 from gpuqueue.notify import sending
-from gpuqueue.notify.message import Message, held_message_of, idle_message_of, message_of
+from gpuqueue.notify.message import Message, held_message_of, mark_message_of, message_of
 from gpuqueue.notify.targets import networks_of, url_of
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.senders import ANNOUNCE_S
@@ -166,7 +166,7 @@ class Sender:
     def _settle(self, due: Due, notification: Notification, trouble: str | None) -> None:
         if trouble is None:
             self._database.settle_notification(due, Outcome.SENT, at=_now())
-            what = "before its end" if is_about_idle(due.number) else "of its end"
+            what = "before its end" if is_before_end(due.number) else "of its end"
             log.info("job %s: %s was notified %s", due.job_id, notification.shown, what)
         elif self._stopped.is_set():
             self._database.put_off_notification(due, until=_now(), trouble="its sender stopped")
@@ -203,17 +203,21 @@ def _notification(record: Record | None, due: Due) -> Notification | None:
 
 
 def _is_wanted(record: Record, notification: Notification, due: Due) -> bool:
-    """Return whether to send a notification. An idle run or a held array is no news once that is over."""
+    """Return whether to send a notification. A marked run or a held array is no news once that is over."""
     job = record.job
-    if is_about_idle(due.number):
-        return not job.state.is_end and (job.spec.array is None or (job.tally is not None and bool(job.tally.held)))
+    if is_before_end(due.number):
+        if job.spec.array is not None:
+            return not job.state.is_end and job.tally is not None and bool(job.tally.held)
+        return not job.state.is_end and mark_and_attempt(due.number)[1] == job.attempt
     return notification.follows(succeeded=record.job.state is JobState.SUCCEEDED)
 
 
 def _message(record: Record, due: Due, *, host: str) -> Message:
-    if not is_about_idle(due.number):
+    if not is_before_end(due.number):
         return message_of(record, host=host)
-    return idle_message_of(record) if record.job.spec.array is None else held_message_of(record)
+    if record.job.spec.array is not None:
+        return held_message_of(record)
+    return mark_message_of(record, mark_and_attempt(due.number)[0])
 
 
 def _now() -> datetime:

@@ -49,10 +49,12 @@ _TRIED = re.compile(
     rb"|Failed to allocate request for [^(\n]{1,20}\((?P<request>[0-9]{1,18})B\)"
 )
 _UNITS = {b"bytes": 1, b"KiB": 1024, b"KB": 1024, b"MiB": MIB, b"MB": MIB, b"GiB": GIB, b"GB": GIB}
-#: Why a site ends runs, for a worker that does not know more.
-_ENDED_BY_SITE = {
+#: Why workers end runs, for a worker that does not know more.
+_ENDED_BY_WORKER = {
     EndingKind.IDLE: f"{NO_USE} devices for longer than the site allows",
     EndingKind.WRONG_DEVICE: "it used a device that it was not given",
+    EndingKind.NAN: "a metric was no number",
+    EndingKind.STALLED: "no output and no use of its devices",
 }
 #: A size that is larger than any device. The job writes the texts, so they may hold anything.
 _ABSURD = 2**50
@@ -147,7 +149,7 @@ def _explained(run: LiveRun, ending: Ending) -> Ending:
     """
     if ending.kind is EndingKind.TIMED_OUT and run.held.probe is not None:
         return replace(ending, detail=PROBE_ENDED)
-    words = _ENDED_BY_SITE.get(ending.kind)
+    words = _ENDED_BY_WORKER.get(ending.kind)
     return ending if words is None else replace(ending, detail=run.end_words or words)
 
 

@@ -321,7 +321,10 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "What it needs": ("mem", "gpus", "time_limit", "cpus", "cpu_mem", "cap"),
     "Which device": ("device", "device_type", "exclusive", "spread", "pack", "least_busy", "pool", "visible"),
     "When it starts": ("priority", "after", "begin", "hold", "dedupe"),
-    "If it fails or takes too long": ("retries", "retry_on", "mem_retries", "requeue", "signal"),
+    "If it fails or takes too long": (
+        *("retries", "retry_on", "mem_retries", "requeue", "signal"),
+        *("stop_on_nan", "stop_when_stalled"),
+    ),
     "Messages": ("on_end", "on_fail"),
     "Arrays and sweeps": ("array", "sweep", "each_line", "at_once", "max_failures"),
     "Code and environment": (
@@ -497,6 +500,16 @@ _OPTIONS: tuple[Option, ...] = (
         shell_complete=tags,
     ),
     *WAIT_OPTIONS,
+    click.option(
+        "--stop-on-nan",
+        is_flag=True,
+        help="End the run once a metric that it reports is NaN, or a loss infinite. It is not retried.",
+    ),
+    click.option(
+        "--stop-when-stalled",
+        metavar="TIME",
+        help="End the run after so long without output and without use of its devices: 30m.",
+    ),
     *NOTIFICATION_OPTIONS,
     _ANYWAY,
 )

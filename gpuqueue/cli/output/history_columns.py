@@ -155,6 +155,7 @@ COLUMNS: dict[str, Column] = {
         shown=lambda record: values.percent(VALUES["own_utilisation"](record)),
         figure=True,
     ),
+    "marks": _text("MARKS", VALUES["marks"]),
 }
 
 

@@ -22,7 +22,7 @@ from gpuqueue.model.device import Peak, PeakSource, Timeline
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_ref import JobName
 from gpuqueue.model.job_spec import JobSpec
-from gpuqueue.model.notification import FIRST_ABOUT_IDLE, Delivery, Outcome
+from gpuqueue.model.notification import Delivery, Outcome, is_before_end, mark_and_attempt, target_number
 from gpuqueue.model.run import Note, Record, Run, RunDevice
 from gpuqueue.model.run_files import KeptFiles, KeptState
 from gpuqueue.text.sanitize import cells, plain, short, wrapped
@@ -36,6 +36,7 @@ from gpuqueue.words.values import (
     limits_in_words,
     metric_in_words,
     priority_of,
+    stop_rules,
     waits_for,
     when,
 )
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from gpuqueue.model import code_snapshot, host_limits
     from gpuqueue.model.job_values import JobValues
     from gpuqueue.model.progress import Progress
+    from gpuqueue.model.run_mark import RunMark
 else:
     code_snapshot = later("gpuqueue.model.code_snapshot")
     host_limits = later("gpuqueue.model.host_limits")
@@ -160,6 +162,7 @@ def _requested_lines(record: Record) -> list[str]:
         *_places(spec),
         *[f"  {name:10} {plain(file)}" for name, file in (("output", spec.output), ("error", spec.error)) if file],
         *_wait_lines(job),
+        *([f"  stops      {' or '.join(stops)}"] if (stops := stop_rules(spec)) else []),
         *_array_lines(job),
         *([f"  tags       {' '.join(job.tags)}"] if job.tags else []),
         *_note_lines(job.note),
@@ -262,9 +265,11 @@ def _notification_lines(record: Record) -> list[str]:
     reported, lines = {each.number: each for each in record.reported}, []
     for number, each in enumerate(record.job.spec.notifications):
         lines.append(f"  {f'on {each.when}':10} {plain(each.shown)}{_outcome(reported.get(number))}")
-        early = reported.get(number + FIRST_ABOUT_IDLE)
-        label = "on idle" if record.job.spec.array is None else "on hold"
-        lines += [f"  {label:10} {plain(each.shown)}{_outcome(early)}"] if early else []
+        for early in record.reported:
+            if is_before_end(early.number) and target_number(early.number) == number:
+                kind, _ = mark_and_attempt(early.number)
+                label = f"on {kind or 'mark'}" if record.job.spec.array is None else "on hold"
+                lines.append(f"  {label:10} {plain(each.shown)}{_outcome(early)}")
     return lines
 
 
@@ -281,10 +286,8 @@ def _outcome(reported: Delivery | None) -> str:
 
 
 def _live_lines(job: Job, live: Live | None) -> list[str]:
-    """Return the current memory and progress of a running job, and since when it is idle."""
-    lines = []
-    if job.idle_since is not None:
-        lines.append(f"  idle       since {when(job.idle_since)}: it does not use its devices")
+    """Return the current memory and progress of a running job, and what looks wrong about it."""
+    lines = [f"  {each.kind:10} since {when(each.since)}: {plain(each.words)}" for each in job.marks]
     if live is not None and live.held_bytes is not None:
         lines.append(f"  memory     {format_bytes(live.held_bytes)}/{asked_of(job)} now")
     if live is not None and live.progress is not None:
@@ -302,6 +305,7 @@ def _run_lines(run: Run, job: Job, live: Live | None, width: int | None) -> list
         f"  claimed    {when(run.claimed_at)}" + (f" ({run.start_kind})" if run.start_kind else ""),
         f"  took       {so_far or format_duration(run.duration_s)}",
         f"  ending     {plain(str(run.ending)) if run.ending else '-'}",
+        *(f"  marked     {_mark_line(each)}" for each in run.marks if each.until is not None or not goes_on),
         *(f"  note       {plain(note.words)}" for note in run.notes),
         f"  log        {plain(run.log_path or '-')}",
         *([f"  limits     {limits_in_words(run.limits)}"] if run.limits else []),
@@ -316,6 +320,12 @@ def _run_lines(run: Run, job: Job, live: Live | None, width: int | None) -> list
         seen = (*activity_lines(device.activity), memory_line(device, run.duration_s, width and width - _LABEL))
         lines += [f"             {words}" for words in seen if words]
     return lines
+
+
+def _mark_line(mark: RunMark) -> str:
+    """Return what looked wrong about a run, and when."""
+    until = "the end" if mark.until is None else when(mark.until)
+    return f"{plain(mark.words)}, from {when(mark.since)} to {until}"
 
 
 def _value_lines(values: JobValues) -> list[str]:

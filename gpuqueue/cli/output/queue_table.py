@@ -130,17 +130,17 @@ def _device(line: Line, _width: int) -> str:
 
 
 def _progress(line: Line, width: int) -> str:
-    """Return the progress of the job and how long it has been idle, or since when it has ended, or why it waits.
+    """Return the progress of the job and its marks, or since when it has ended, or why it waits.
 
     The reason to wait is followed by the priority, if that is not the default.
     """
-    idle = _idle(line)
+    marks = _marks(line)
     if line.progress is not None:
-        if not idle:
+        if not marks:
             return fitted_progress(line.progress, width)
-        return f"{idle}, {fitted_progress(line.progress, width - len(idle) - 2)}"
+        return f"{marks}, {fitted_progress(line.progress, width - len(marks) - 2)}"
     if line.state.is_active:
-        return idle
+        return marks
     if line.job.ended_at is not None:
         return f"ended {format_duration(max(0.0, (line.listing.at - line.job.ended_at).total_seconds()))} ago"
     priority = line.job.promoted or line.job.spec.priority
@@ -150,17 +150,17 @@ def _progress(line: Line, width: int) -> str:
     return ", ".join(word for word in words if word)
 
 
-def _idle(line: Line) -> str:
-    """Return for how long the job has not used its devices, if it is marked as idle."""
-    since = line.job.idle_since if line.state.is_active else None
-    return "" if since is None else f"idle {format_duration(max(0.0, (line.listing.at - since).total_seconds()))}"
+def _marks(line: Line) -> str:
+    """Return what looks wrong about the run of the job, and for how long: ``stalled 0:32:10``."""
+    at, marks = line.listing.at, line.job.marks if line.state.is_active else ()
+    return ", ".join(f"{each.brief} {format_duration(max(0.0, (at - each.since).total_seconds()))}" for each in marks)
 
 
 def _piped_progress(line: Line) -> str:
     """Return the whole text of the last column, without a bar."""
     if line.progress is None:
         return _progress(line, NO_LIMIT)
-    return ", ".join(filter(None, (_idle(line), progress_in_words(line.progress))))
+    return ", ".join(filter(None, (_marks(line), progress_in_words(line.progress))))
 
 
 #: Least width of an array's label, such as ``17_[0-3…]``.

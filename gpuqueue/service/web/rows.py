@@ -11,6 +11,7 @@ from typing import Any
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.page import DeviceRun, DeviceView, ExternalUse, Members, QueueRow
 from gpuqueue.model.run import Listing
+from gpuqueue.model.run_mark import without_what
 from gpuqueue.queue.lease import DeviceStatus, ExternalProcess, Holding
 from gpuqueue.words.values import closed_in_words, device_errors
 
@@ -49,6 +50,7 @@ def _row_of(job: Job, listing: Listing) -> QueueRow:
         devices=job.devices if is_active else (),
         used_bytes=listing.held_bytes.get(job.id) if is_active else None,
         idle_since=job.idle_since if is_active else None,
+        marks=without_what(job.marks) if is_active else (),
         attempt=job.attempt,
         array_id=job.member.array_id if job.member is not None else None,
         members=_members(job),

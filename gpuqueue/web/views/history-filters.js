@@ -8,7 +8,7 @@ import { secondsOf } from "../period.js";
 import { bytesOf } from "../words.js";
 
 const STATES = [["", "All"], ["succeeded", "Succeeded"], ["failed,lost", "Failed"], ["cancelled", "Cancelled"], ["queued,held,starting,running,cancelling", "Not ended"]];
-const ENDINGS = ["exited", "signalled", "out_of_memory", "timed_out", "cancelled", "preempted", "idle", "wrong_device", "refused", "lost"];
+const ENDINGS = ["exited", "signalled", "out_of_memory", "timed_out", "cancelled", "preempted", "idle", "wrong_device", "nan", "stalled", "refused", "lost"];
 /** The filters that are shown on demand only. */
 export const FURTHER = ["ending", "exit_code", "device", "model", "host", "min_peak", "min_duration", "max_duration", "text"];
 

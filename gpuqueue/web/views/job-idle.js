@@ -1,4 +1,4 @@
-// The mark of a run that holds memory and does not use its devices: since when, and what happens next.
+// What looks wrong about a run: since when; of one that does not use its devices also what happens next.
 import { html } from "../lib.js";
 import { between, clock, duration, fullTime, size } from "../words.js";
 
@@ -17,3 +17,22 @@ export function IdleMark({ view, live, now }) {
     </div>
   `;
 }
+
+/**
+ * The other marks of a run that goes on, and all of one that has ended.
+ * @param {{view: import("../job-types.js").JobView, run: import("../job-types.js").Run | null | undefined, now: number}} props
+ */
+export function Marks({ view, run, now }) {
+  const { job } = view.record;
+  const past = (run?.marks ?? []).filter((each) => each.until !== null || run?.ended_at);
+  const marks = [...job.marks.filter((each) => each.kind !== "idle"), ...past];
+  if (!marks.length) return null;
+  return html`
+    <div class="banner marks">
+      ${marks.map((each) => html`<p key=${each.kind + each.since}><strong>${each.brief} for ${duration(between(each.since, each.until ? new Date(each.until).getTime() : endOf(run, now)))}.</strong> <bdi>${each.words}</bdi>, since <time datetime=${each.since} title=${fullTime(each.since)}>${clock(each.since)}</time>${each.until || run?.ended_at ? ", which is over" : ""}.</p>`)}
+    </div>
+  `;
+}
+
+/** @param {import("../job-types.js").Run | null | undefined} run @param {number} now */
+const endOf = (run, now) => (run?.ended_at ? new Date(run.ended_at).getTime() : now);

@@ -10,7 +10,7 @@ import { addSample } from "../samples.js";
 import { Dependencies } from "./job-dependencies.js";
 import { Failure } from "./job-failure.js";
 import { JobHead } from "./job-head.js";
-import { IdleMark } from "./job-idle.js";
+import { IdleMark, Marks } from "./job-idle.js";
 import { Log } from "./job-log.js";
 import { Memory } from "./job-memory.js";
 import { Members } from "./job-members.js";
@@ -41,7 +41,7 @@ function useJob(path) {
   /** @type {import("../api.js").Polled<LiveJob>} */
   const live = usePolled(isOver ? null : address(`${path}/live`), LIVE_MS);
   const row = live.value?.row;
-  const step = row ? [row.state, row.attempt, row.note, row.priority, row.reason, row.idle_since, ...row.tags].join(" ") : "";
+  const step = row ? [row.state, row.attempt, row.note, row.priority, row.reason, row.idle_since, ...row.marks.map((each) => each.kind), ...row.tags].join(" ") : "";
   const before = useRef(step);
   useEffect(() => {
     if (before.current !== step) view.again();
@@ -93,6 +93,7 @@ function Page({ me, id }) {
       ${view.away ? html`<p class="banner" role="status">A part of this is missing: ${view.away}</p>` : null}
       <${JobHead} me=${me} view=${view} live=${live} state=${state} now=${now} path=${path} asks=${asks} onAsk=${setAsks} onChange=${change} />
       <${IdleMark} view=${view} live=${live} now=${now} />
+      <${Marks} view=${view} run=${run} now=${now} />
       ${["queued", "held"].includes(state) && !(isArray && row?.members?.waiting === 0) ? html`<${Why} path=${path} row=${row} />` : null}
       ${runs.length > 1 ? html`<${RunChoice} runs=${runs} run=${run} onChoose=${setChosen} />` : null}
       ${run ? html`<${Failure} view=${view} run=${run} path=${path} onAgain=${() => setAsks("again")} />` : null}

@@ -1,7 +1,7 @@
 // One job in the table of the queue.
 import { html } from "../lib.js";
 import { jobLink, link } from "../route.js";
-import { clock, duration, fullTime, idleWords, placeOf, reasonOf, size } from "../words.js";
+import { between, clock, duration, fullTime, placeOf, reasonOf, size } from "../words.js";
 
 /** @typedef {import("../types.js").QueueRow} QueueRow */
 
@@ -27,8 +27,8 @@ function Running({ row, now, progress }) {
   if (row.members) return row.members.words;
   const ran = row.started_at ? duration((now - new Date(row.started_at).getTime()) / 1000) : "";
   const limit = row.time_limit_s ? ` of ${duration(row.time_limit_s)}` : "";
-  const idle = row.idle_since ? html`<span class="warn-text" title="It holds memory and does not use its device">${idleWords(row.idle_since, now)}</span><small> · </small>` : null;
-  return html`${idle}${ran}${limit}${row.host ? html`<small> on ${row.host}</small>` : null}${progress ? html`<${ProgressBar} progress=${progress} />` : null}`;
+  const marks = row.marks.map((each) => html`<span key=${each.kind} class="warn-text" title=${each.words}>${each.brief} for ${duration(between(each.since, now))}</span><small> · </small>`);
+  return html`${marks}${ran}${limit}${row.host ? html`<small> on ${row.host}</small>` : null}${progress ? html`<${ProgressBar} progress=${progress} />` : null}`;
 }
 
 /** @param {{row: QueueRow, now: number, place?: import("../types.js").JobPlace, progress?: import("../types.js").Progress}} props */

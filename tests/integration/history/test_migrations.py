@@ -166,7 +166,7 @@ def test_an_upgrade_fills_the_programs_of_old_jobs(empty_url: str) -> None:
     assert ["/home/ada/train.py", "/home/ada torchrun train.py", None, None, None] == programs
 
 
-@pytest.mark.parametrize(("before", "ending"), [("0003", "idle"), ("0006", "wrong_device")])
+@pytest.mark.parametrize(("before", "ending"), [("0003", "idle"), ("0006", "wrong_device"), ("0008", "nan")])
 def test_an_upgrade_allows_another_ending_and_keeps_all_runs(empty_url: str, before: str, ending: str) -> None:
     """Runs and their devices survive the change of the check, for which SQLite copies the table."""
     with migrate._configured(empty_url) as config:

@@ -12,6 +12,7 @@ from gpuqueue.model.job import JobState
 from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.retries import Retries, RetryOn
 from gpuqueue.model.run import Ending, EndingKind
+from gpuqueue.model.run_mark import MarkKind
 from gpuqueue.queue.census import census
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Claim
@@ -30,12 +31,14 @@ def running(queue: JobQueue, **spec: object) -> Claim:
 
 def mark(queue: JobQueue, run: Claim, stage: int = 1, *, unused_s: float = HOUR_S, low: bool = False) -> bool:
     """Report the stage of an idle run."""
-    return queue.runs.idle(run.job_id, run.token, stage=stage, unused_s=unused_s, low=low, detail=f"stage {stage}")
+    return queue.runs.mark(
+        run.job_id, run.token, MarkKind.IDLE, stage=stage, for_s=unused_s, low=low, detail=f"stage {stage}"
+    )
 
 
 def reported(queue: JobQueue) -> list[tuple[str, str]]:
     """Return stage and text of each event about an idle run."""
-    found: list[Event] = [event for event in queue.outbox.events("0-0") if event.act is Act.IDLE]
+    found: list[Event] = [event for event in queue.outbox.events("0-0") if event.act is Act.RUN_MARK]
     return [(event.fields["stage"], event.fields["detail"]) for event in found]
 
 
@@ -106,9 +109,9 @@ def test_an_idle_run_of_low_priority_makes_way(queue: JobQueue) -> None:
     assert {run.job_id: high} == preempted()
 
 
-@pytest.mark.parametrize("kind", [EndingKind.IDLE, EndingKind.WRONG_DEVICE])
-def test_no_retry_follows_a_run_that_the_site_ended(queue: JobQueue, kind: EndingKind) -> None:
-    """A run that was idle, or used a device that it was not given, has failed, whatever its job retries after."""
+@pytest.mark.parametrize("kind", [EndingKind.IDLE, EndingKind.WRONG_DEVICE, EndingKind.NAN])
+def test_no_retry_follows_a_run_that_would_end_so_again(queue: JobQueue, kind: EndingKind) -> None:
+    """A run that was idle, used a device that it was not given, or has a NaN, has failed, whatever is retried."""
     run = running(queue, retries=Retries(times=3, on=(RetryOn.ANY,)))
     ending = Ending.stopped(kind, -15, "no use")
 

@@ -19,6 +19,7 @@ from gpuqueue.model.device import Health, Peak, PeakSource, Timeline
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_values import JobValues, Metric, Reported
 from gpuqueue.model.run import Ending, EndingKind, RunDevice
+from gpuqueue.model.run_mark import MarkKind
 from gpuqueue.queue.lease import Alive, Claim
 from gpuqueue.service.routes.logs import MOST_BYTES
 from gpuqueue.text.units import GIB
@@ -116,7 +117,7 @@ def test_an_idle_run_is_marked(owner: Client, served: ServedSite) -> None:
     started(served, busy.id)
     claim = started(served, idle.id)
     words = "no use of its device for 1:00:00, and 1G are allocated to it: it is ended in 1:00:00 unless it uses it"
-    served.queue.runs.idle(idle.id, claim.token, stage=1, unused_s=3600.0, low=False, detail=words)
+    served.queue.runs.mark(idle.id, claim.token, MarkKind.IDLE, stage=1, for_s=3600.0, detail=words)
     served.record()
 
     def marked() -> list[int]:
@@ -134,6 +135,24 @@ def test_an_idle_run_is_marked(owner: Client, served: ServedSite) -> None:
     assert [None, None] == [
         seen(served, f"/jobs/{job}/view", token)["idle"] for job, token in ((idle.id, "bobs"), (busy.id, "mine"))
     ]
+
+
+def test_a_marked_run_is_named_and_others_do_not_see_its_metric(owner: Client, served: ServedSite) -> None:
+    """All who see the job see the mark, in words of the API."""
+    job = submitted(owner)
+    claim = started(served, job.id)
+    what = "loss is NaN at step 3"
+    served.queue.runs.mark(job.id, claim.token, MarkKind.NAN, stage=1, for_s=0.0, what=what, detail=what)
+    served.record()
+
+    def marks() -> list[str]:
+        return [each["words"] for each in seen(served, f"/jobs/{job.id}/live")["row"]["marks"]]
+
+    until(lambda: marks() == ["a metric is no number"], what="the mark")
+    for token, words in (("mine", what), ("bobs", "a metric is no number")):
+        record = seen(served, f"/jobs/{job.id}/view", token)["record"]
+        assert [words] == [each["words"] for each in record["job"]["marks"]]
+        assert [words] == [each["words"] for each in record["runs"][-1]["marks"]]
 
 
 def test_a_failed_job_names_its_retries(owner: Client, served: ServedSite) -> None:

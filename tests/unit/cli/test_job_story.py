@@ -1,14 +1,16 @@
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 
 from factories import make_spec
 
 from gpuqueue.cli.output.job_story import _notification_lines, _pause, code_lines, memory_line, story
 from gpuqueue.model.device import Timeline
 from gpuqueue.model.job import Job, JobState
-from gpuqueue.model.notification import FIRST_ABOUT_IDLE, Delivery, Notification, Outcome, When
-from gpuqueue.model.run import Record, RunDevice
+from gpuqueue.model.notification import FIRST_BEFORE_END, Delivery, Notification, Outcome, When, first_about
+from gpuqueue.model.run import Record, Run, RunDevice
+from gpuqueue.model.run_mark import RunMark
 from gpuqueue.words.values import when
 
 
@@ -100,14 +102,44 @@ def test_an_idle_run_is_shown_with_its_notification() -> None:
         spec=make_spec(notifications=(Notification("team"),)),
         state=JobState.RUNNING,
         submitted_at=NOW,
-        idle_since=NOW,
+        marks=(RunMark(kind="idle", since=NOW),),
     )
-    sent = Delivery(number=FIRST_ABOUT_IDLE, tries=1, outcome=Outcome.SENT, at=NOW)
+    sent = Delivery(number=FIRST_BEFORE_END, tries=1, outcome=Outcome.SENT, at=NOW)
 
     lines = story(Record(job=job, reported=(Delivery(number=0), sent))).splitlines()
 
     assert f"  idle       since {when(NOW)}: it does not use its devices" in lines
     assert ["  on end     team", f"  on idle    team: sent {when(NOW)}"] == [each for each in lines if "team" in each]
+
+
+def test_marks_are_shown_with_their_times_and_notifications() -> None:
+    """Of a run that goes on those that are over are at the run; of one that has ended all are."""
+    sent = Delivery(number=first_about("nan", 1), tries=1, outcome=Outcome.SENT, at=NOW)
+    later = NOW + timedelta(minutes=5)
+    now = RunMark(kind="nan", since=NOW, what="loss is NaN")
+    over = RunMark(kind="stalled", since=NOW, until=later)
+    job = Job(
+        id=1,
+        spec=make_spec(notifications=(Notification("team"),), stop_on_nan=True, stop_when_stalled_s=1800.0),
+        state=JobState.RUNNING,
+        submitted_at=NOW,
+        attempt=1,
+        marks=(now,),
+    )
+    run = Run(job_id=1, attempt=1, token="1.a", host="a", worker="a/0/1", devices=(), claimed_at=NOW, marks=(now, over))
+
+    def lines_with(word: str, record: Record) -> list[str]:
+        return [line for line in story(record).splitlines() if line.startswith(f"  {word} ")]
+
+    goes_on = Record(job=job, runs=(run,), reported=(sent,))
+    past = f"  marked     it writes no output and does not use its devices, from {when(NOW)} to {when(later)}"
+    assert [f"  nan        since {when(NOW)}: loss is NaN"] == lines_with("nan", goes_on)
+    assert [past] == lines_with("marked", goes_on)
+    assert [f"  on nan     team: sent {when(NOW)}"] == lines_with("on nan", goes_on)
+    (rules,) = lines_with("stops", goes_on)
+    assert "  stops      once a metric is no number or after 30:00 without output and use of its devices" == rules
+    ended = replace(goes_on, job=replace(job, state=JobState.FAILED, marks=()))
+    assert [f"  marked     loss is NaN, from {when(NOW)} to the end", past] == lines_with("marked", ended)
 
 
 def test_limits_of_the_host_are_shown() -> None:

@@ -19,6 +19,7 @@ from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.job_spec import Account
 from gpuqueue.model.progress import Progress
 from gpuqueue.model.run import Listing, RunDevice
+from gpuqueue.model.run_mark import RunMark
 from gpuqueue.text.sanitize import cells
 from gpuqueue.text.units import GIB, MIB
 
@@ -192,16 +193,26 @@ def test_progress_says_less_where_there_is_less_room() -> None:
 )
 def test_an_idle_run_is_marked(width: int | None, words: str, *, progress: bool) -> None:
     """A run that does not use its devices is marked in the last column, before its progress."""
-    idle = replace(RUNS, idle_since=NOW - timedelta(minutes=65))
+    idle = replace(RUNS, marks=(RunMark(kind="idle", since=NOW - timedelta(minutes=65)),))
     listing = replace(LISTING, jobs=(idle,))
     shown = click.unstyle(queue_table(listing, PROGRESS if progress else {}, width)).splitlines()[-1]
 
     assert shown.endswith(words)
 
 
+def test_each_mark_of_a_run_is_in_the_last_column() -> None:
+    """With the time for which it looks so."""
+    marks = tuple(RunMark(kind=kind, since=NOW - timedelta(minutes=5)) for kind in ("nan", "step", "disk", "new_one"))
+    listing = replace(LISTING, jobs=(replace(RUNS, marks=marks),))
+
+    shown = click.unstyle(queue_table(listing, {}, None)).splitlines()[-1]
+
+    assert shown.endswith("NaN 5:00, same step 5:00, disk nearly full 5:00, new one 5:00")
+
+
 @pytest.mark.parametrize("width", [*range(44, 130), 200])
 def test_no_line_of_an_idle_run_is_wider_than_the_terminal(width: int) -> None:
     """The mark takes its room from the progress."""
-    listing = replace(LISTING, jobs=(replace(RUNS, idle_since=NOW - timedelta(days=2)),))
+    listing = replace(LISTING, jobs=(replace(RUNS, marks=(RunMark(kind="idle", since=NOW - timedelta(days=2)),)),))
 
     assert max(map(len, click.unstyle(queue_table(listing, PROGRESS, width)).splitlines())) <= width

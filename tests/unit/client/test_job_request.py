@@ -76,6 +76,8 @@ SAMPLES: dict[str, Any] = {
     "cpus": 0.5,
     "cpu_mem": "32G",
     "visible": "index",
+    "stop_on_nan": True,
+    "stop_when_stalled": "30m",
     "given_in": {"mem": "train.py line 2"},
     "anyway": True,
 }
@@ -95,7 +97,10 @@ NEEDS: dict[str, dict[str, Any]] = {
 PERMITS = {"snapshot_allow", "anyway"}
 #: The fields of a spec that come from the submitting process, from a retry, from the history, from the service or from
 #: a later version.
-NOT_REQUESTED = {"account", "umask", "retry_of", "script", "mem_source", "expected_utilisation", "ticket"}
+NOT_REQUESTED = {
+    *("account", "umask", "retry_of", "script", "mem_source", "expected_utilisation", "ticket"),
+    "extended_s",  # only an edit extends a run
+}
 CHECKOUT = Checkout(commit="a" * 40, branch="main", dirty=False)
 #: Columns of a job with another name than their field of the spec.
 COLUMNS = {

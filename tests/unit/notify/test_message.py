@@ -13,7 +13,8 @@ from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.notification import Notification
 from gpuqueue.model.run import Ending, EndingKind, Note, Record, Run, RunDevice, RunNote
-from gpuqueue.notify.message import held_message_of, idle_message_of, message_of, title_of, took
+from gpuqueue.model.run_mark import RunMark
+from gpuqueue.notify.message import held_message_of, mark_message_of, message_of, title_of, took
 from gpuqueue.notify.targets import url_of
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import GIB
@@ -207,12 +208,26 @@ def test_the_message_about_an_idle_run_says_where_and_why() -> None:
     texts = ("no use of its device for 1:00:00", "no use of its device for 1:55:00: it is ended in 5:00", "other")
     notes = tuple(Note(at=NOW, attempt=1, text=text) for text in texts)
 
-    message = idle_message_of(replace(record, notes=notes))
+    message = mark_message_of(replace(record, notes=notes), "idle")
 
     assert "job 17 (train) is idle on node1:0" == message.title
     assert f"why      {texts[1]}" in message.body.splitlines()
     assert ["gpuqueue show 17", "gpuqueue cancel 17"] == message.body.splitlines()[-2:]
     assert not message.good
+
+
+def test_the_message_about_a_mark_says_what_is_wrong() -> None:
+    """Of several marks it is the one that the message is about. A kind of a newer version has a message too."""
+    record = a_record(JobState.RUNNING, Ending.from_status(0))
+    assert record.last_run is not None
+    marks = (RunMark(kind="nan", since=NOW, what="loss is NaN at step 3"), RunMark(kind="stalled", since=NOW))
+    record = replace(record, runs=(replace(record.last_run, marks=marks),))
+
+    message = mark_message_of(record, "nan")
+
+    assert "job 17 (train) has a metric that is no number on node1:0" == message.title
+    assert "why      loss is NaN at step 3" in message.body.splitlines()
+    assert "job 17 (train) is marked: on fire on node1:0" == mark_message_of(record, "on_fire").title
 
 
 def test_the_message_has_the_notes_of_the_run() -> None:

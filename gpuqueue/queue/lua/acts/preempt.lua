@@ -45,7 +45,7 @@ local known = {} -- run -> priority (priority), going (it ends in any case), may
 local function run_of(id)
   if known[id] then return known[id] end
   local j = call('HMGET', job_key(id), F.state, F.priority, F.requeue, F.started_ms, F.preemptions, F.preempted_by,
-    F.mem_bytes, F.devices, F.shape, F.preempt_until_ms, F.idle)
+    F.mem_bytes, F.devices, F.shape, F.preempt_until_ms, F.marks)
   local began, mem, _, gang = tonumber(j[4] or ''), tonumber(j[7] or ''), string.gsub(j[8] or '', ',', '')
   if mem and wants_alone(j[9] or '') then mem = allocated_to(id, j[8] or '') or mem end -- whole devices, whatever it asked for
   local priority = counts_as_low(j[11]) and '0' or j[2]

@@ -20,9 +20,9 @@ local function time(ms) return ms and ms > 0 and whole(ms) or nil end -- 0: unkn
 local function list(items) return #items > 0 and items or nil end -- cjson writes an empty table as {}
 
 local function describe_run(run)
-  local st, by, times, priority, deadline, idle = unpack(call('HMGET', job_key(run.id), F.state, F.preempted_by,
-    F.preemptions, F.priority, F.preempt_until_ms, F.idle))
-  if counts_as_low(idle) then priority = '0' end
+  local st, by, times, priority, deadline, marks = unpack(call('HMGET', job_key(run.id), F.state, F.preempted_by,
+    F.preemptions, F.priority, F.preempt_until_ms, F.marks))
+  if counts_as_low(marks) then priority = '0' end
   return {job_id = run.id, held_bytes = whole(run.bytes), ends_ms = time(run.ends), preemptions = to_count(times),
     going = is_leaving(st, by, deadline, now), priority = string.match(priority or '', '^[0-3]$')}
 end

@@ -283,7 +283,7 @@ end
 
 -- Grant a retry to a job whose run ended this way, and count it. -> delay in ms, or nil
 local function retry_after(job, ending)
-  if ending == 'idle' or ending == 'wrong_device' then return nil end -- another run would end like it
+  if ending == 'idle' or ending == 'wrong_device' or ending == 'nan' then return nil end -- another run would end like it
   local retries = to_count(job.retries)
   if retries >= to_count(job.retries_allowed) or job.requeue ~= '1' or not queueable(job) then return nil end
   local on = ',' .. (job.retry_on or '') .. ','
@@ -303,7 +303,7 @@ function after_failure(job, ending, is_long)
     end
     return 'queued', 'requeue', REQUEUE_MS
   end
-  local later_ms = retry_after(job, kind == 'exited' and 'failed' or tostring(kind))
+  local later_ms = retry_after(job, (kind == 'exited' or kind == 'stalled') and 'failed' or tostring(kind))
   if later_ms then return 'queued', 'retry', later_ms end
   return 'failed'
 end

@@ -86,7 +86,7 @@ local function free_devices(id, job, now, took_s)
   for device in string.gmatch(job.devices or '', '[^,]+') do call('HDEL', key2('dl', device), id) end
   call('ZREM', P .. 'leases', id)
   if job.user then call('HDEL', key2('run', job.user), id) end
-  if job.idle then call('HDEL', job_key(id), F.idle) end -- the mark is about this run
+  if job.marks then call('HDEL', job_key(id), F.marks) end -- they are about this run
   local claimed, deposit_s, rate = tonumber(job.claimed_ms), tonumber(job.deposit_s), tonumber(job.rate)
   if not (job.user and claimed and deposit_s and rate) then return end -- damaged: the cost is unknown
   local spent_s = took_s or math.max(0, now - claimed) / 1000

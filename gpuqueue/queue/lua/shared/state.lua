@@ -159,7 +159,7 @@ local function to_count(text) return text and #text < 10 and tonumber(string.mat
 
 local STORED, NAMES = F{state, user, priority, shape, mem_bytes, requeue, attempts, losses, token, devices, claimed_ms,
   deposit_s, rate, worker, claimed_fair_ms, reason, not_before_ms, not_before_reason, after, dedupe_key, retries_allowed,
-  retry_on, retries, requeues, left, preempted_by, preempt_until_ms, usual_s, idle, time_limit_ms}
+  retry_on, retries, requeues, left, preempted_by, preempt_until_ms, usual_s, marks, time_limit_ms}
 local function read_job(id)
   local values = call('HMGET', job_key(id), unpack(STORED))
   local job = {}
