@@ -12,7 +12,7 @@ from gpuqueue.client import reads
 from gpuqueue.client.connection import Connection
 from gpuqueue.client.log_places import with_run
 from gpuqueue.client.patience import ABSENCES, Patience
-from gpuqueue.client.run_logs import delivered_log, is_whole, own_log, time_of
+from gpuqueue.client.run_logs import delivered_log, figures_of, is_whole, own_log, time_of
 from gpuqueue.client.wait import POLL_S, HeldMessage, recorded
 from gpuqueue.errors import HistoryUnreachable, Refused, Unreachable
 from gpuqueue.lazy.imports import later
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gpuqueue.model import run as runs
     from gpuqueue.model.progress import Progress
     from gpuqueue.model.run import Record, Run
+    from gpuqueue.model.run_figures import RunFigures
 else:
     progresses = later("gpuqueue.client.progress")
     terminals = later("gpuqueue.client.terminal")
@@ -147,6 +148,16 @@ class Logs:
         jobs = list(jobs)
         found = progresses.own_progress(self._connection, jobs, logs)
         return progresses.with_usual(self._connection, jobs, found)
+
+    def figures(self, job: int | str) -> RunFigures | None:
+        """Return what the run of a job that goes on has used and reported so far; None if that is unknown.
+
+        Raises:
+            JobNotFound: the job does not exist.
+
+        """
+        run = reads.newest(self._connection, job).last_run
+        return None if run is None or run.ended_at is not None else figures_of(self._connection.settings, run)
 
     def follow(
         self,

@@ -9,12 +9,17 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuqueue.lazy.imports import later
 from gpuqueue.system.delivered_layout import COMPLETE, TOKEN
 from gpuqueue.system.logs import LOG, is_log_of
 
 if TYPE_CHECKING:
+    from gpuqueue.codec import figures_file
     from gpuqueue.model.run import Run
+    from gpuqueue.model.run_figures import RunFigures
     from gpuqueue.settings.settings import Settings
+else:
+    figures_file = later("gpuqueue.codec.figures_file")
 
 
 def own_log(settings: Settings, run: Run) -> Path | None:
@@ -30,6 +35,12 @@ def own_log(settings: Settings, run: Run) -> Path | None:
     if run.host == settings.own_host:
         return path
     return path if settings.runs_dir in path.parents and _exists(path) else None
+
+
+def figures_of(settings: Settings, run: Run) -> RunFigures | None:
+    """Return what *run* has used and reported so far, if its directory is on this machine; None if that is unknown."""
+    log = own_log(settings, run)
+    return None if log is None else figures_file.read(log.parent)
 
 
 def delivered_log(settings: Settings, run: Run) -> Path | None:

@@ -15,6 +15,7 @@ from gpuqueue.errors import BadRequest, GpuQueueError, HostUnreachable, Refused,
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.relay import RelayKind, RelayRequest, RunProgress
 from gpuqueue.model.run import Run
+from gpuqueue.model.run_figures import RunFigures
 from gpuqueue.service.responses import NotHere
 from gpuqueue.text.units import format_bytes
 
@@ -84,6 +85,25 @@ class LogRequest(HostRequest):
         """Answer all readers that wait. Only the first answer counts."""
         if not self.answer.done():
             self.answer.set_result(reason)
+
+
+class FiguresRequest(HostRequest):
+    """A request for the figures of a run so far. ``answer`` becomes None if there are none, or nobody answers."""
+
+    kind = RelayKind.FIGURES
+
+    def __init__(self, run: HostRun) -> None:
+        super().__init__(run)
+        self.answer: asyncio.Future[RunFigures | None] = asyncio.get_running_loop().create_future()
+
+    def found(self, figures: RunFigures | None) -> None:
+        """Note the answer. Only the first one counts."""
+        if not self.answer.done():
+            self.answer.set_result(figures)
+
+    def end(self, _reason: str | None = None) -> None:
+        """End it without an answer."""
+        self.found(None)
 
 
 class FilesRequest(HostRequest):

@@ -15,9 +15,11 @@ from typing import TypeVar
 
 from gpuqueue.errors import HostUnreachable, ServiceUnreachable
 from gpuqueue.model.relay import RelayRequest
+from gpuqueue.model.run_figures import RunFigures
 from gpuqueue.service.relay_requests import (
     STOPPING,
     AnyRequest,
+    FiguresRequest,
     FilesRequest,
     HostRun,
     LogRequest,
@@ -112,6 +114,19 @@ class Relays:
 
         asked.answer.add_done_callback(end)
         return await asyncio.shield(asked.answer)
+
+    async def figures(self, run: HostRun) -> RunFigures | None:
+        """Return the figures of *run* so far, None if its host has none or does not answer in time."""
+        if self._trouble(run.host) is not None:
+            return None
+        asked = FiguresRequest(run)
+        request_id = self._add(run.host, asked)
+        late = asyncio.get_running_loop().call_later(LOG_S, asked.end)
+        try:
+            return await asked.answer
+        finally:
+            late.cancel()
+            self._drop(run.host, request_id)
 
     def files(self, run: HostRun, patterns: tuple[str, ...]) -> Transfer:
         """Ask for the files of *run*. The caller reads them, and closes the transfer in any case.

@@ -16,6 +16,14 @@
  * @property {Timeline | null} timeline
  */
 
+/** @typedef {{value: number | string, after_s: number, step: number | null}} Reported */
+/**
+ * @typedef {{name: string, count: number, last: Reported, min: Reported | null, max: Reported | null,
+ *   curve: [number, number | null, number | string][]}} Metric
+ */
+/** @typedef {{metrics: Metric[], params: Record<string, string>, result: Record<string, unknown> | null}} JobValues */
+/** @typedef {{timelines: Record<string, Timeline>, values: JobValues | null}} RunFigures */
+
 /** @typedef {{kind: string, exit_code: number | null, signal: number | null, detail: string, words: string}} Ending */
 /**
  * @typedef {{kind: string, items: string[], count: number, size_bytes: number | null, owner: string, words: string}}
@@ -37,6 +45,7 @@
  * @property {RunNote[]} notes
  * @property {import("./types.js").RunMark[]} marks
  * @property {Record<string, number>} limits
+ * @property {JobValues | null} values
  */
 
 /** @typedef {{job_id: number, condition: string}} Dependency */

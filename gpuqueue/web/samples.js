@@ -1,4 +1,4 @@
-// What running jobs used while this page was open. The service keeps no samples of a run before its end.
+// What running jobs used while this page was open. Workers write what was before each ten seconds.
 
 /** Samples that are kept of one run: above this, every second one goes. Runs that are kept. */
 const MOST_SAMPLES = 600;

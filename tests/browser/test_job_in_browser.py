@@ -17,8 +17,12 @@ from page_scene import HOSTILE, ME
 from service_fixtures import ServedSite
 
 from gpuqueue.client import Client
+from gpuqueue.codec import figures_file
 from gpuqueue.model.array import Array
+from gpuqueue.model.device import Timeline
+from gpuqueue.model.job_values import JobValues, Metric, Reported
 from gpuqueue.model.run import Ending
+from gpuqueue.model.run_figures import RunFigures
 from gpuqueue.model.run_mark import MarkKind
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import GIB
@@ -174,6 +178,36 @@ def test_memory_is_drawn_while_it_is_used(played: tuple[ServedSite, JobScene], o
     assert page.get_by_role("img", name="Utilisation over time").is_visible()
     assert page.get_by_text("Since this page was opened").is_visible()
     picture(page, "job-running")
+
+
+@pytest.mark.full
+def test_a_run_that_goes_on_has_a_past_and_its_metrics(played: tuple[ServedSite, JobScene], open_page: Open) -> None:
+    """They are there when the page is opened: its worker has written them. A loss that is negative is drawn, too."""
+    site, scene = played
+    directory = next((site.settings.runs_dir / str(scene.running)).glob("*/log")).parent
+    (device,) = use_of(site, scene.running)
+    curve = tuple((60.0 * at, at, 0.9 - 0.1 * at) for at in range(20))
+    loss = Metric(name="loss", count=20, last=Reported(value=-1.0, after_s=1140.0), curve=curve)
+    past = Timeline(step_s=60.0, bytes=tuple(GIB * min(each, 6) for each in range(20)))
+    figures = RunFigures(timelines={device: past}, values=JobValues(metrics=(loss,)))
+    (directory / figures_file.NAME).write_text(figures_file.written(figures))
+
+    page = open_page(site, f"jobs/{scene.running}", bypass_csp=True)
+    page.locator(".metrics").get_by_role("row", name="loss").wait_for()
+    page.locator(".metrics svg path.series").wait_for()
+    line = page.locator(".memory path.series").first
+    until(lambda: (line.get_attribute("d") or "").count("V") >= 6, what="the past")  # a step for each GiB
+    assert {} == serious(page)
+    picture(page, "job-figures")
+    (directory / figures_file.NAME).unlink()
+
+
+def use_of(site: ServedSite, job: int) -> list[str]:
+    """Return the devices of the last run of a job."""
+    record = site.queue.jobs.record(job)
+    assert record is not None
+    assert record.last_run is not None
+    return [each.uuid for each in record.last_run.devices]
 
 
 @pytest.mark.full

@@ -16,6 +16,7 @@ from gpuqueue.model import xids
 from gpuqueue.model.device import Device, DeviceKind, Health, Utilisation, Xid
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.run import EndingKind
+from gpuqueue.model.run_figures import RunFigures
 from gpuqueue.model.run_mark import MarkKind
 from gpuqueue.queue.lease import ExternalProcess
 from gpuqueue.system.process import ProcessIdentity
@@ -292,6 +293,13 @@ class LiveRun:
         values = self.values.to_plain()
         reported = {} if values is None else {"values": values}
         return {"since_s": self.since_s, "at_once_bytes": self.at_once_bytes, "devices": devices, **outputs, **reported}
+
+    def figures_so_far(self) -> RunFigures:
+        """Return what the run has used and reported so far, for people."""
+        with self._noting:
+            known = {uuid: meter.timeline() for uuid, meter in self.meters.items()}
+        timelines = {uuid: timeline for uuid, timeline in known.items() if timeline is not None}
+        return RunFigures(timelines=timelines, values=self.values.values())
 
     def resume(self) -> None:
         """Restore the :meth:`figures` that another worker has left.

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
+from gpuqueue.codec import figures_file
 from gpuqueue.codec.wire import to_stored
 from gpuqueue.errors import BadRequest, GpuQueueError, Unreadable
 from gpuqueue.lazy.frozen import dataclass
@@ -25,6 +26,7 @@ from gpuqueue.model.file_patterns import file_patterns
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system import progress_file
 from gpuqueue.system.logs import LOG as LOG_NAME
+from gpuqueue.system.safe_open import read_small
 from gpuqueue.system.terminal_socket import TerminalSocket
 from gpuqueue.text.json_fields import Fields
 from workers.relay.link import Link, Refusal, ServiceAway
@@ -54,7 +56,7 @@ LOG_S = 3.0
 #: a failure is the whole answer.
 FIRST_S = 3.0
 #: The kinds of requests.
-LOG, FILES, TERMINAL, PROGRESS = "log", "files", "terminal", "progress"
+LOG, FILES, TERMINAL, FIGURES, PROGRESS = "log", "files", "terminal", "figures", "progress"
 #: What a request for the progress of all runs has in place of a run.
 _NO_RUN = Delivery(job_id=0, token="")
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -161,6 +163,7 @@ class Requests:
             LOG: self._send_log,
             FILES: self._send_files,
             TERMINAL: self._open_terminal,
+            FIGURES: self._send_figures,
             PROGRESS: self._send_progress,
         }
         host = self._settings.host
@@ -201,6 +204,12 @@ class Requests:
         if self._count(TERMINAL) > MOST_TERMINALS:
             return f"{self._settings.host} already has {MOST_TERMINALS} terminals open: try again later"
         return OpenTerminal(self._settings, self._progress.of(request.run), request.id).serve(link, stopping)
+
+    def _send_figures(self, request: Request, link: Link, _stopping: threading.Event) -> str | None:
+        content = read_small(request.run.run_directory(self._settings) / figures_file.NAME, figures_file.MAX_BYTES)
+        with contextlib.suppress(Refusal):  # nobody waits for it any more
+            link.put(f"/requests/{request.id}/figures", content)
+        return None
 
     def _send_progress(self, request: Request, link: Link, _stopping: threading.Event) -> str | None:
         runs = json.dumps(list(progress_of_runs(self._settings))).encode("ascii")

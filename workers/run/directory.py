@@ -21,11 +21,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from gpuqueue.codec import figures_file
 from gpuqueue.codec.wire import from_plain, to_stored
 from gpuqueue.errors import Unreadable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.progress import Progress
 from gpuqueue.model.run import Ending, EndingKind, RunDevice, RunNote
+from gpuqueue.model.run_figures import RunFigures
 from gpuqueue.system import progress_file
 from gpuqueue.system.logs import LOGS
 from gpuqueue.system.process import ProcessIdentity
@@ -293,6 +295,10 @@ class RunDir:
     def keep_progress(self, progress: Progress) -> None:
         """Write the progress of the run for those who look at the queue."""
         self._put(progress_file.NAME, progress_file.written(progress))
+
+    def keep_figures(self, figures: RunFigures) -> None:
+        """Write the figures of the run so far for those who look at the job."""
+        self._put(figures_file.NAME, figures_file.written(figures))
 
     def drop_progress(self) -> None:
         """Remove the progress of the run, which is unknown now."""

@@ -193,6 +193,7 @@ class Heartbeats:
             elif run.held.token in verdicts.preemptions:
                 ask_preempt(run, verdicts.preemptions[run.held.token])
             run.directory.keep_meters(run.figures())
+            run.directory.keep_figures(run.figures_so_far())
         except OSError as error:
             log.warning("%s: its run directory cannot be written: %s", run, error)
 

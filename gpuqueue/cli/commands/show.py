@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -11,7 +12,7 @@ from gpuqueue.cli.options.json_option import json_option, print_json
 from gpuqueue.cli.output.render import hanging, terminal_width
 from gpuqueue.cli.plots import image_file
 from gpuqueue.client import Client
-from gpuqueue.errors import BadRequest, Refused
+from gpuqueue.errors import BadRequest, GpuQueueError, Refused
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.run import Record
 
@@ -48,7 +49,7 @@ def show(job_id: str, *, as_json: bool, plot: str | None, diff: bool) -> None:
         if diff:
             code_diff.print_diff(client.snapshots.diff(job_id))
             return
-        record = client.jobs.show(job_id, away=report_history_away)
+        record = _with_figures(client, client.jobs.show(job_id, away=report_history_away))
         is_text = not as_json and plot is None
         written = client.logs.end(record, render.LOG_BYTES) if is_text else b""
         is_apart = is_text and record.job.spec.separate_stderr
@@ -72,6 +73,18 @@ def show(job_id: str, *, as_json: bool, plot: str | None, diff: bool) -> None:
     missing = job_story.missing_file_line(record, written + b"\n" + errors, client.settings.host)
     if missing is not None:
         click.echo("\n".join(["", *hanging(missing, terminal_width())]))
+
+
+def _with_figures(client: Client, record: Record) -> Record:
+    """Return *record* with what its last run has used and reported so far, if that goes on."""
+    run = record.last_run
+    if run is None or run.ended_at is not None or not record.job.state.is_active:
+        return record
+    try:
+        figures = client.logs.figures(record.job.label)
+    except GpuQueueError:  # the rest is shown without them
+        return record
+    return record if figures is None else replace(record, runs=(*record.runs[:-1], figures.within(run)))
 
 
 def _show_end(written: bytes, what: str) -> None:

@@ -22,16 +22,18 @@ if TYPE_CHECKING:
     from gpuqueue.client.logs import Logs as Direct
     from gpuqueue.client.remote import terminal as terminals
     from gpuqueue.client.remote.terminal import RemoteTerminal
-    from gpuqueue.model import api
+    from gpuqueue.model import api, run_figures
     from gpuqueue.model import progress as progresses
     from gpuqueue.model import run as runs
     from gpuqueue.model import terminal_size as terminal_sizes
     from gpuqueue.model.progress import Progress
     from gpuqueue.model.run import Record, Run
+    from gpuqueue.model.run_figures import RunFigures
 else:
     Direct = object
     api = later("gpuqueue.model.api")
     progresses = later("gpuqueue.model.progress")
+    run_figures = later("gpuqueue.model.run_figures")
     runs = later("gpuqueue.model.run")
     terminal_sizes = later("gpuqueue.model.terminal_size")
     terminals = later("gpuqueue.client.remote.terminal")
@@ -100,6 +102,10 @@ class RemoteLogs(Direct):
         if not ids:
             return {}
         return self._link.send("POST", "/progress", {"jobs": ids}, kind=dict[int, progresses.Progress])
+
+    def figures(self, job: int | str) -> RunFigures:
+        """Return what the run of a job that goes on has used and reported so far."""
+        return self._link.send("GET", f"/jobs/{segment(job_ref.job_name(job))}/figures", kind=run_figures.RunFigures)
 
     def terminal(self, job: int | str, tail: Tail) -> RemoteTerminal | None:
         """Return the terminal of the running job whose log *tail* reads, or None if it has none any more.

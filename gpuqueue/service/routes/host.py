@@ -24,11 +24,13 @@ from gpuqueue.files.manifest import stream_size_bytes, write_stream
 from gpuqueue.model.access import Action
 from gpuqueue.model.joining import SHARED, HostSettings, Joined, JoinRequest, fit
 from gpuqueue.model.relay import DeliveredFile, RelayRequest, RunProgress
+from gpuqueue.model.run_figures import RunFigures
 from gpuqueue.service.call import Call
 from gpuqueue.service.delivered import OtherOffset, ResultsFile
 from gpuqueue.service.host_runs import code_of
 from gpuqueue.service.relay_requests import (
     SEARCH_S,
+    FiguresRequest,
     FilesRequest,
     HostRun,
     LogRequest,
@@ -183,6 +185,7 @@ async def poll_requests(request: Request, timeout_s: Annotated[float, Query(ge=0
     Each request is returned once. ``log``: somebody reads the log of the run. Send what is new now, then ``done``, and
     send what is new each 0.25 s for the next 30 s. ``files``: send an archive of the run's files as its ``content``.
     ``terminal``: pass on its ``keys`` to the terminal of the run. ``progress``: send the ``progress`` of all runs.
+    ``figures``: send the ``figures`` of the run.
     """
     site, host = site_of(request), await _as_host(request, lambda _, host: host)
     found = await _unless_gone(request, site.relays.poll(host, timeout_s))
@@ -220,6 +223,18 @@ async def send_progress(request: Request, request_id: str) -> Response:
     if not isinstance(found, ProgressRequest):
         raise NotHere("nobody waits for this request")
     found.found(runs)
+    return answered(None)
+
+
+@route(router, "PUT /requests/{request_id}/figures", body=RunFigures)
+async def send_figures(request: Request, request_id: str) -> Response:
+    """Send what a run of this host has used and reported so far."""
+    figures = await body_of(request, RunFigures)
+    site, host = site_of(request), await _as_host(request, lambda _, host: host)
+    found = site.relays.find(host, request_id)
+    if not isinstance(found, FiguresRequest):
+        raise NotHere("nobody waits for this request")
+    found.found(figures)
     return answered(None)
 
 

@@ -17,6 +17,7 @@ from gpuqueue.client.logs import Logs
 from gpuqueue.client.progress import with_usual
 from gpuqueue.client.remote.link import WARNING
 from gpuqueue.client.remote.log_tail import KNOWN, NEXT
+from gpuqueue.client.run_logs import figures_of
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.access import Action
@@ -24,6 +25,7 @@ from gpuqueue.model.api import LogStream, ProgressRequest
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.progress import Progress
 from gpuqueue.model.run import Record
+from gpuqueue.model.run_figures import RunFigures
 from gpuqueue.service.call import Call
 from gpuqueue.service.following import Wanted, wanted, warning
 from gpuqueue.service.responses import StreamedFile, header
@@ -183,6 +185,28 @@ def run_record(call: Call, name: str, attempt: int | None) -> Record:
 def logs_of(call: Call) -> Logs:
     """Return the logs that this process can read, for the caller."""
     return Logs(call.connection)
+
+
+@route(router, "GET /jobs/{name}/figures", answer=RunFigures)
+async def read_figures(request: Request, name: str) -> Response:
+    """Return what the newest run of a job has used and reported so far; nothing if it does not go on."""
+    site = site_of(request)
+
+    def work(call: Call) -> tuple[bool, RunFigures | Wanted | None]:
+        record = call.client.jobs.newest(name)
+        owner, run = record.job.spec.account, record.last_run
+        call.must(Action.SEE_JOBS, owner)
+        sees_values = call.may(Action.SEE_ARGUMENTS, owner) and call.may(Action.SEE_LOGS, owner)
+        if run is None or run.ended_at is not None:
+            return sees_values, None
+        asked = wanted(call.connection.settings, record.job, run)
+        return sees_values, asked or figures_of(call.connection.settings, run)
+
+    sees_values, found = await site.work(request, work)
+    if isinstance(found, Wanted):
+        found = await site.relays.figures(found.run)
+    figures = found or RunFigures()
+    return answered(figures if sees_values else replace(figures, values=None))
 
 
 @route(router, "POST /progress", answer=dict[int, Progress], body=ProgressRequest)

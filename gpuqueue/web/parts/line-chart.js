@@ -60,6 +60,7 @@ function useWidth() {
  * @param {string} props.title what a screen reader says
  * @param {Series[]} props.series
  * @param {Mark[]} props.marks
+ * @param {number} [props.least] the lowest value of the axis, 0 by default
  * @param {number} props.most the highest value of the axis
  * @param {number} props.from in seconds
  * @param {number} props.to in seconds
@@ -67,7 +68,7 @@ function useWidth() {
  * @param {(value: number) => string} props.words
  * @param {(seconds: number) => string} props.timeWords
  */
-export function LineChart({ title, series, marks, most, from, to, height, words, timeWords }) {
+export function LineChart({ title, series, marks, least = 0, most, from, to, height, words, timeWords }) {
   const { box, width } = useWidth();
   const [pointed, setPointed] = useState(/** @type {number | null} */ (null));
   const span = Math.max(1, to - from);
@@ -75,7 +76,7 @@ export function LineChart({ title, series, marks, most, from, to, height, words,
   /** @param {number} at */
   const x = (at) => LEFT + ((at - from) / span) * inner;
   /** @param {number} value */
-  const y = (value) => TOP + (1 - value / most) * (height - TOP - BOTTOM);
+  const y = (value) => TOP + (1 - (value - least) / (most - least)) * (height - TOP - BOTTOM);
   const step = SPANS_S.find((each) => (each / span) * inner >= APART) ?? span;
   const times = [];
   for (let at = Math.ceil(from / step) * step; at <= to && times.length < 40; at += step) times.push(at);
@@ -88,9 +89,9 @@ export function LineChart({ title, series, marks, most, from, to, height, words,
   return html`
     <div class="chart" ref=${box}>
       <svg width=${width} height=${height} role="img" aria-label=${title} onPointerMove=${moved} onPointerLeave=${() => setPointed(null)}>
-        ${[0, 0.5, 1].map((each) => html`
-          <line class="grid" x1=${LEFT} x2=${width - RIGHT} y1=${y(most * each)} y2=${y(most * each)}></line>
-          <text class="tick" x=${LEFT - 6} y=${y(most * each) + 4} text-anchor="end">${words(most * each)}</text>`)}
+        ${[least, (least + most) / 2, most].map((each) => html`
+          <line class="grid" x1=${LEFT} x2=${width - RIGHT} y1=${y(each)} y2=${y(each)}></line>
+          <text class="tick" x=${LEFT - 6} y=${y(each) + 4} text-anchor="end">${words(each)}</text>`)}
         ${times.map((each) => html`<text class="tick" x=${x(each)} y=${height - 6} text-anchor=${each === from ? "start" : x(each) > width - RIGHT - 24 ? "end" : "middle"}>${timeWords(each)}</text>`)}
         ${marks.map((each) => html`<line class="mark-line" x1=${LEFT} x2=${width - RIGHT} y1=${y(each.value)} y2=${y(each.value)}></line>
           <text class="mark-text" x=${width - RIGHT} y=${y(each.value) - 4} text-anchor="end">${each.label}</text>`)}

@@ -47,6 +47,15 @@ function samplesFor(run, live, now, what) {
   });
 }
 
+/** The past of a run, and behind it what the page has seen since. @param {Series[]} past @param {Series[]} seen @returns {Series[]} */
+function after(past, seen) {
+  return seen.map((each) => {
+    const before = past.find((other) => other.label === each.label)?.points ?? [];
+    const end = before.length ? before[before.length - 1][0] : -1;
+    return { ...each, points: [...before, ...each.points.filter(([at]) => at > end)] };
+  });
+}
+
 /** @param {Series[]} series */
 const isEmpty = (series) => series.every((each) => each.points.every(([, value]) => value === null));
 
@@ -91,10 +100,9 @@ function Figures({ run, live }) {
 /** @param {{view: JobView, run: Run, live: LiveJob | null, now: number}} props */
 export function Memory({ view, run, live, now }) {
   const measured = run.devices.filter((each) => each.timeline);
-  const isLive = live !== null && !measured.length;
-  const series = isLive
-    ? samplesFor(run, live, now, "used")
-    : measured.map((each) => ({ label: deviceLabel(each), points: stepsOf(each, run.duration_s), isStep: true }));
+  const isLive = live !== null;
+  const past = measured.map((each) => ({ label: deviceLabel(each), points: stepsOf(each, run.duration_s), isStep: true }));
+  const series = isLive ? after(past, samplesFor(run, live, now, "used")) : past;
   const load = isLive ? samplesFor(run, live, now, "load") : [];
   const isLast = run === lastRun(view.record);
   const missing = isLive ? "No sample yet." : "There is no course of the memory: the run was too short, or it was not measured.";
@@ -106,7 +114,7 @@ export function Memory({ view, run, live, now }) {
         <h3>Load of the whole device</h3>
         <${LineChart} title="Utilisation over time" series=${load} marks=${[]} most=${1} from=${Math.max(0, Math.min(...load.flatMap((each) => each.points.map(([at]) => at))))}
           to=${Math.max(...load.flatMap((each) => each.points.map(([at]) => at)))} height=${110} words=${percent} timeWords=${duration} />` : null}
-      ${isLive ? html`<p><small>Since this page was opened. The whole course is here after the end of the run.</small></p>` : null}
+      ${load.length && !isEmpty(load) ? html`<p><small>The load is shown since this page was opened.</small></p>` : null}
       <${Figures} run=${run} live=${isLive ? live : null} />
     <//>
   `;

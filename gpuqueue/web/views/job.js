@@ -14,6 +14,7 @@ import { IdleMark, Marks } from "./job-idle.js";
 import { Log } from "./job-log.js";
 import { Memory } from "./job-memory.js";
 import { Members } from "./job-members.js";
+import { Metrics } from "./job-metrics.js";
 import { Request } from "./job-request.js";
 import { Story } from "./job-story.js";
 import { Why } from "./job-why.js";
@@ -23,10 +24,13 @@ const VIEW_MS = 5000;
 const ENDED_MS = 15000;
 /** The history has a change of an ended job after so long. */
 const HISTORY_MS = 1500;
+/** Workers write the figures of a run as often. */
+const FIGURES_MS = 10000;
 
 /** @typedef {import("../types.js").Me} Me */
 /** @typedef {import("../job-types.js").JobView} JobView */
 /** @typedef {import("../job-types.js").LiveJob} LiveJob */
+/** @typedef {import("../job-types.js").Run} Run */
 
 /** Whether nothing of a job will change by itself. @param {JobView | null} view */
 function isSettled(view) {
@@ -65,6 +69,9 @@ function Page({ me, id }) {
   const now = useNow(live?.at ?? view?.at ?? null);
   const [asks, setAsks] = useState(/** @type {import("./job-actions.js").Asks} */ (null));
   const [chosen, setChosen] = useState(/** @type {number | null} */ (null));
+  const goesOn = Boolean(view && isActive(live?.row?.state ?? view.record.job.state));
+  /** @type {import("../api.js").Polled<import("../job-types.js").RunFigures>} */
+  const figures = usePolled(goesOn ? address(`${path}/figures`) : null, FIGURES_MS);
   useEffect(() => {
     if (live?.row && live.devices.length) addSample(`${live.row.id}:${live.row.attempt}`, new Date(live.at).getTime(), live.devices);
   }, [live]);
@@ -84,8 +91,9 @@ function Page({ me, id }) {
   const { job, runs } = view.record;
   const row = live?.row ?? null;
   const state = row && !isEnd(job.state) ? row.state : job.state;
-  const run = runs.find((each) => each.attempt === chosen) ?? lastRun(view.record);
-  const isNow = Boolean(run && isActive(state) && run.attempt === (row?.attempt ?? job.attempt) && !run.ending);
+  const recorded = runs.find((each) => each.attempt === chosen) ?? lastRun(view.record);
+  const isNow = Boolean(recorded && isActive(state) && recorded.attempt === (row?.attempt ?? job.attempt) && !recorded.ending);
+  const run = isNow && figures.value ? withFigures(/** @type {Run} */ (recorded), figures.value) : recorded;
   const isArray = job.spec.array !== null;
   return html`
     <div class=${run ? "job-page has-run" : "job-page"}>
@@ -101,11 +109,18 @@ function Page({ me, id }) {
       ${isArray ? html`<${Members} id=${id} path=${path} state=${state} view=${view} now=${now} onChange=${change} />` : null}
       ${run ? html`<${Memory} view=${view} run=${run} live=${isNow ? live : null} now=${now} />` : null}
       <${Story} view=${view} path=${path} now=${now} />
+      ${run ? html`<${Metrics} values=${run.values} />` : null}
       ${run ? html`<${Log} key=${run.attempt} view=${view} run=${run} path=${path} isNow=${isNow} />` : null}
       <${Request} view=${view} path=${path} />
       <${Dependencies} view=${view} />
     </div>
   `;
+}
+
+/** A run that goes on with its figures so far. @param {Run} run @param {import("../job-types.js").RunFigures} figures @returns {Run} */
+function withFigures(run, figures) {
+  const devices = run.devices.map((each) => ({ ...each, timeline: figures.timelines[each.uuid] ?? null }));
+  return { ...run, devices, values: figures.values };
 }
 
 /** @param {{runs: import("../job-types.js").Run[], run: import("../job-types.js").Run | null, onChoose: (attempt: number | null) => void}} props */

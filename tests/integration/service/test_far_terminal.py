@@ -16,6 +16,7 @@ from terminal import Terminal
 from gpuqueue.console import LEFT
 from gpuqueue.errors import Refused
 from gpuqueue.model.job import JobState
+from gpuqueue.model.run_figures import RunFigures
 
 TALKS = 'echo ready; while read line; do echo "got <$line>"; [ "$line" = over ] && exit 4; done'
 
@@ -102,6 +103,30 @@ def test_progress_of_a_job_on_another_host_is_shown(far: FarHost) -> None:
         assert {} == bob.logs.progress(bob.jobs.list())
     with far.served.client("unix") as client:
         client.jobs.cancel(job)
+
+
+def test_figures_of_a_run_on_another_host_are_shown_while_it_runs(far: FarHost) -> None:
+    """Its owner sees metrics and memory since its start, and others the memory."""
+    script = "for n in 1 2 3; do echo metric: loss=0.$n; sleep 1; done; exec sleep 600"
+    words = ["submit", "--mem", "1M", "--name", "figures", "--", "sh", "-c", script]
+    job = int(subprocess.run([GPUQUEUE, *words], env=far.environ, capture_output=True, check=True).stdout)
+
+    def shown() -> str:
+        return subprocess.run(
+            [GPUQUEUE, "show", str(job)], env=far.environ, capture_output=True, check=True, text=True
+        ).stdout
+
+    until(lambda: "metric     loss 0.3" in shown(), what="the metric")
+    with far.served.client("https", "bobs") as bob:
+        theirs = bob.logs.figures(job)
+        assert theirs is not None
+        assert theirs.values is None
+        assert [*theirs.timelines]
+    with far.served.client("unix") as client:
+        client.jobs.cancel(job)
+        client.jobs.wait(job)
+        after = client.logs.figures(job)
+        assert after == RunFigures()
 
 
 @pytest.mark.full

@@ -144,3 +144,22 @@ def test_a_stalled_run_is_marked_and_ended_and_retried(store_url: str, tmp_path:
     finally:
         site.cli("cancel", str(job), check=False)
         site.stop()
+
+
+def test_a_run_that_goes_on_shows_its_figures_since_its_start(site: Site, tmp_path: Path) -> None:
+    """Also the worker that adopts it writes them. After the end the history has them, and the file counts no more."""
+    first = site.start_worker()
+    job = submit(site, tmp_path, "--", sys.executable, "train.py")
+    site.until_state(job, JobState.RUNNING)
+
+    until(lambda: "metric     loss 0.5" in site.cli("show", str(job)).stdout, what="the metric")
+    shown = json.loads(site.cli("show", str(job), "--json").stdout)["runs"][-1]
+    assert "loss" == shown["values"]["metrics"][0]["name"]
+    first.kill()
+    first.wait()
+    (tmp_path / "loss").write_text("0.25")
+    site.start_worker()
+    until(lambda: "0.25" in site.cli("show", str(job)).stdout, what="the metric after the adoption")
+    (tmp_path / "stop").touch()
+    site.until_state(job, JobState.SUCCEEDED)
+    assert site.client.logs.figures(job) is None
