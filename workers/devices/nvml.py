@@ -84,6 +84,8 @@ class NvmlBackend:
         self._session = Session()
         #: The time of the newest utilisation by process that was read, by UUID, in microseconds on the driver's clock.
         self._read_us: dict[str, int] = {}
+        #: The processes of the last sample, by UUID.
+        self._held: dict[str, dict[int, int | None]] = {}
         #: What reports the Xid errors of each device, and its retired memory, by UUID.
         self._errors: dict[str, _Errors] = {}
 
@@ -119,7 +121,9 @@ class NvmlBackend:
 
     def reading(self, device: Device) -> Reading:
         """Return a sample of the memory of *device*."""
-        total_bytes, free_bytes, held = sample(self._session, self._session.handle(device.uuid))
+        handle, known = self._session.handle(device.uuid), self._held.get(device.uuid)
+        total_bytes, free_bytes, held = sample(self._session, handle, known)
+        self._held[device.uuid] = held
         return Reading(total_bytes=total_bytes, free_bytes=min(free_bytes, total_bytes), processes=held)
 
     def used_by(self, reading: Reading, pids: Collection[int]) -> int | None:
@@ -364,22 +368,24 @@ def memory(session: Session, handle: Any) -> Any:
     return session.ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
 
 
-def sample(session: Session, handle: Any) -> tuple[int, int, dict[int, int | None]]:
+def sample(
+    session: Session, handle: Any, known: dict[int, int | None] | None = None
+) -> tuple[int, int, dict[int, int | None]]:
     """Return a GPU's total bytes, its free bytes, and the bytes of each process, as one consistent sample.
 
     NVML needs several calls for this. The memory of unlisted processes is the used memory minus that of the listed
-    ones, so a process that frees memory between two calls would hide that much of it. The free memory is therefore read
-    before and after the process list. If both values are equal, the sample is consistent. If they differ in every
-    attempt, the smaller free value of the last attempt is used, less what the listed processes have grown by since the
-    attempt before: one may have grown before the list, and another one have shrunk after it, so that neither value of
-    the free memory has both.
+    ones, so what a process frees or takes between two calls could hide as much of it. The free memory is therefore read
+    before and after the process list. The sample is consistent if both values are equal and the list is the one before
+    it: *known*, that of the last sample, or that of the attempt before. Equal values alone do not suffice, since one
+    process may have grown by what another one has freed. If no attempt is consistent, the smaller free value of the
+    last one is used, less what the listed processes have grown by since the list before.
     """
-    before, listed = memory(session, handle), dict[int, int | None]()
+    before, listed = memory(session, handle), known or {}
     for _ in range(_SAMPLES):
         earlier, listed = listed, processes(session, handle)
         after = memory(session, handle)
         free_bytes = min(int(before.free), int(after.free))
-        if before.free == after.free:
+        if before.free == after.free and listed == earlier:
             break
         before = after
     else:
