@@ -45,6 +45,7 @@ from gpuqueue.model.history_query import HistoryQuery
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.job_request import JobRequest
 from gpuqueue.model.run import Ending, Record, RunDevice
+from gpuqueue.model.run_figures import RunFigures
 from gpuqueue.service import app
 
 KINDS = ("direct", "unix", "https")
@@ -203,6 +204,7 @@ READS: dict[str, Callable[[Client, Job, Job], Any]] = {
     "retries": lambda client, _, old: client.jobs.retries(old.id),
     "log end": lambda client, _, old: client.logs.end(client.jobs.newest(old.id), 6),
     "progress": lambda client, job, _: client.logs.progress([job]),
+    "figures": lambda client, job, _: client.logs.figures(job.id) or RunFigures(),
     "follow": lambda client, _, old: b"".join(client.logs.follow(old.id)),
     "account": lambda client, *_: (client.account.name, client.account.uid),
     "snapshots": lambda client, *_: list(client.snapshots.list()),
