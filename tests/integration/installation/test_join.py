@@ -123,8 +123,8 @@ def test_join_makes_what_it_says_and_only_once(joiner: Joiner) -> None:
     assert before == machine.listing(*PLACES)
 
 
-def test_nothing_is_written_before_the_service_agrees(joiner: Joiner, site: ServedSite) -> None:
-    """A wrong token, address, certificate or store is one line, and the machine is as before."""
+def test_nothing_is_written_before_the_service_agrees(joiner: Joiner) -> None:
+    """A wrong token, address or certificate is one line, and the machine is as before."""
     machine = joiner.machine
     before = machine.listing(*PLACES)
     good = ("--token-file", joiner.token(), "--yes")
@@ -146,10 +146,18 @@ def test_nothing_is_written_before_the_service_agrees(joiner: Joiner, site: Serv
         assert (code, True, 1) == (done.returncode, says in done.stderr, len(done.stderr.splitlines())), done
     assert before == machine.listing(*PLACES)
 
+
+def test_a_host_joins_a_site_whose_store_has_no_port(joiner: Joiner, site: ServedSite) -> None:
+    """It gets neither an address nor a password of a store, and reaches the store through the service."""
+    machine = joiner.machine
+    before = machine.listing(*PLACES)
     with serving() as embedded:
         other = Joiner(machine, embedded, Path(site.directory))
         done = other("--token-file", other.token(), "--yes")
-    assert (REFUSED, True) == (done.returncode, "the store of this site is the embedded one" in done.stderr), done
+        assert OK == done.returncode, done.stderr
+        settings = machine.text(f"{ETC}/config.toml")
+        assert ("redis_url" in settings, f'service_url = "{other.url}"' in settings) == (False, True)
+    assert OK == machine.gpuqueue("uninstall", "--yes", "--purge").returncode
     assert before == machine.listing(*PLACES)
 
 
