@@ -267,12 +267,14 @@ def test_up_in_the_foreground_ends_if_its_store_cannot_be_started_again(home: Ho
     with subprocess.Popen(
         [str(BIN / "gpuqueue"), "up", "--foreground", "--devices", "sim:1x1G"],
         env=home.environ,
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     ) as up:
+        assert up.stdout is not None
         assert up.stderr is not None
-        until(lambda: "ready" in home.output_of("gpus"))
+        while "Simulated" not in up.stdout.readline():  # the last line of its start, which needs the store
+            assert up.poll() is None
         first = killed(home, "store/pid")
         assert f"the store (pid {first.pid}) was killed by SIGKILL: see" in up.stderr.readline()
         until(lambda: not Path(f"/proc/{first.pid}").exists(), what="no zombie")
