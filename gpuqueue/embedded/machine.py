@@ -233,9 +233,9 @@ class Machine:
 
     @contextmanager
     def tunnel(self, *, is_needed: bool = True) -> Iterator[None]:
-        """Keep the way to a store behind the service open while the host process does not, which else does so.
+        """Keep a tunnel to the store open, on a host that uses the store through the service and has no tunnel now.
 
-        Without it, what *is_needed* fails, and anything else goes on: the store does not answer.
+        Without *is_needed*, a tunnel that cannot be opened is no error: the store does not answer then.
 
         Raises:
             StoreUnreachable: the service cannot be reached, or does not serve this host.

@@ -11,6 +11,10 @@ from gpuqueue.lazy.frozen import dataclass
 #: Leases and heartbeats are judged by other hosts, and a host must not send more of a log than the service stores.
 SHARED = ("host_lost_after_s", "heartbeat_s", "loss_limit", "on_partition", "log_limit_bytes")
 
+#: The WebSockets by which a host reaches the store: their path below that of the API, the header that names the host
+#: whose token opened one, and the most bytes of one message.
+STORE_PATH, HOST_HEADER, MAX_MESSAGE_BYTES = "/host/store", "gpuqueue-host", 256 * 1024
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostSettings:

@@ -1,4 +1,4 @@
-"""The users of a store as which worker hosts act that reach it through the service: one for each host.
+"""The users in a store for worker hosts that reach it through the service: one for each host.
 
 The service makes them (``ACL SETUSER``) with passwords of its own process, which never leave it. A store that was
 restarted has forgotten them, and gets them again with the next connection.
@@ -37,7 +37,7 @@ SERVICE_USER, SERVICE_RULE = "gpuqueue-service", ("-@all", "+acl|setuser", "+acl
 SECRET_FILE = "service-secret"  # noqa: S105 - the name of a file
 #: The start of the name of a host's user.
 PREFIX = "gpuqueue-host-"
-#: What a store says no to, and what to do.
+#: Why the service can make no users in a store, and what to do.
 _MAY_NOT = (
     "the service may make no users in the store, so hosts cannot use it through the service: give its user there "
     "+acl|setuser and +acl|deluser, or set hosts_redis_url"

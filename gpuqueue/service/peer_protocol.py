@@ -20,6 +20,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from gpuqueue.model.joining import STORE_PATH
 from gpuqueue.service.call import Peer
 from gpuqueue.service.identity.request_rate import network_of
 from gpuqueue.service.responses import PROBLEM_TYPE, content_of, problem_at
@@ -75,7 +76,7 @@ _UCRED = struct.Struct("3i")
 #: (:mod:`gpuqueue.service.routes.host`). What they have not read waits in the network.
 _STREAMED = re.compile(rb"/api/v1/host/(runs/[^/?]+/[^/?]+/results|requests/[^/?]+/content)")
 #: The path of the only WebSockets (:mod:`gpuqueue.service.store_tunnel`).
-_WEBSOCKET = b"/api/v1/host/store"
+_WEBSOCKET = f"/api/v1{STORE_PATH}".encode()
 #: Most bytes of one request, with the frames of its chunks and with trailers.
 MOST_WIRE_BYTES = 2 * (MOST_HEAD_BYTES + MOST_BODY_BYTES)
 

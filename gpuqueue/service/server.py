@@ -26,6 +26,7 @@ import uvloop
 
 from gpuqueue.errors import BadRequest, GpuQueueError, Refused
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.joining import MAX_MESSAGE_BYTES
 from gpuqueue.service import peer_protocol, store_tunnel
 from gpuqueue.service.app import application
 from gpuqueue.service.call import Identity
@@ -276,7 +277,7 @@ def _config(app: object, listen: Listen, *, is_tcp: bool) -> uvicorn.Config:
         app,  # type: ignore[arg-type] # an ASGI application
         http=partial(PeerProtocol, counted=counted),  # type: ignore[arg-type] # makes a protocol, as a class does
         ws="websockets-sansio",
-        ws_max_size=store_tunnel.MAX_MESSAGE_BYTES,
+        ws_max_size=MAX_MESSAGE_BYTES,
         ws_ping_interval=store_tunnel.PING_S,
         ws_ping_timeout=store_tunnel.PING_S,
         ws_per_message_deflate=False,

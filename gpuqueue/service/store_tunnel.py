@@ -17,6 +17,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from gpuqueue.errors import BadRequest, GpuQueueError, TooManyRequests
 from gpuqueue.model.access import Action, Forbidden
+from gpuqueue.model.joining import HOST_HEADER, MAX_MESSAGE_BYTES, STORE_PATH
 from gpuqueue.queue.host_users import HostUsers
 from gpuqueue.service.responses import answer_of
 
@@ -29,16 +30,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The path of the WebSockets, below that of the API.
-PATH = "/host/store"
-#: The header of an accepted WebSocket that names the host whose token it was.
-HOST_HEADER = b"gpuqueue-host"
 #: Most connections of one host to the store. A worker has about nine.
 MAX_CONNECTIONS = 1024
 #: Time between two checks whether the tokens of the open connections are valid, in seconds.
 CHECK_S = 0.5
-#: Most bytes of one message. Longer commands come in several.
-MAX_MESSAGE_BYTES = 256 * 1024
 #: How often each end asks whether the other one is there, and how long it waits for the answer, in seconds.
 PING_S = 10.0
 #: Codes with which the service ends a connection (RFC 6455): the host may not do that, and the store is away.
@@ -139,7 +134,7 @@ class StoreTunnels:
             await websocket.send_denial_response(answer_of(error))
         else:
             try:
-                await websocket.accept(headers=[(HOST_HEADER, host.encode())])
+                await websocket.accept(headers=[(HOST_HEADER.encode(), host.encode())])
                 code = await _carry(websocket, host, reader, writer, ended, site.closing)
                 with contextlib.suppress(RuntimeError, WebSocketDisconnect):  # it is closed already
                     await websocket.close(code)
@@ -243,4 +238,4 @@ async def _serve(websocket: WebSocket) -> None:
 
 def route(prefix: str) -> WebSocketRoute:
     """Return the route of the WebSockets below *prefix*."""
-    return WebSocketRoute(prefix + PATH, _serve)
+    return WebSocketRoute(prefix + STORE_PATH, _serve)

@@ -273,7 +273,7 @@ class Settings:
 
     @property
     def store_is_here(self) -> bool:
-        """Return whether the store is on this machine, and only this machine uses it while it is away for others."""
+        """Return whether the store runs on this machine."""
         return self.redis_url.startswith("unix:") and not self.store_through_service
 
     @property

@@ -22,6 +22,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
 from gpuqueue.errors import BadRequest, GpuQueueError, StoreUnreachable, unusable
+from gpuqueue.model.joining import HOST_HEADER, MAX_MESSAGE_BYTES, STORE_PATH
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.certificates import certificate_trouble
 from gpuqueue.system.ownership import TUNNEL_TROUBLE
@@ -44,7 +45,6 @@ PING_S, PONG_S = 5.0, 5.0
 CHUNK_BYTES = 64 * 1024
 #: Longest pause while the service does not answer, in seconds. It is longer where the service refuses this host.
 MAX_PAUSE_S = 2.0
-MAX_MESSAGE_BYTES = 256 * 1024
 
 
 class _NotServed(StoreUnreachable):
@@ -65,7 +65,7 @@ class Tunnel:
         self._settings = settings
         self._socket = settings.socket_path
         url = settings.service_url or ""
-        self._url = f"ws{url.removeprefix('http')}{HOST_API}/store"
+        self._url = f"ws{url.removeprefix('http')}{HOST_API.removesuffix('/host')}{STORE_PATH}"
         self._trouble = Trouble("the store cannot be reached", "the store can be reached again")
         #: Why the last connection failed, for commands: they see only that the store does not answer.
         self._record = settings.state_dir / TUNNEL_TROUBLE
@@ -192,7 +192,7 @@ class Tunnel:
 
         """
         answer = websocket.response
-        owner = None if answer is None else answer.headers.get("gpuqueue-host")
+        owner = None if answer is None else answer.headers.get(HOST_HEADER)
         if owner != self._settings.host:
             raise BadRequest(
                 f"{self._settings.service_token_file} has the token of host {owner}, and this is host "

@@ -33,6 +33,6 @@ def silent_lines(found: Sequence[DeviceStatus], settings: Settings, job_id: int 
         shown.add(each.host)
         minutes = each.seen_s_ago / 60
         silence = f"{minutes:.0f} min" if minutes >= 1 else f"{each.seen_s_ago:.0f} s"
-        # The site knows for how long, and the settings of a caller elsewhere do not.
-        kept = "for it, some time" if settings.client_url is not None else f"until {short_time(until)}"
-        yield f"host {plain(each.host)} has been silent for {silence}: its jobs are kept {kept}"
+        # The time is a setting of the site, which the settings of a client of the service do not have.
+        end = f"until {short_time(until)}" if settings.client_url is None else "for the host_lost_after of the site"
+        yield f"host {plain(each.host)} has been silent for {silence}: its jobs are kept {end}"

@@ -218,11 +218,7 @@ async def poll_keys(
 async def send_progress(request: Request, request_id: str) -> Response:
     """Send the progress of all runs that go on at this host and whose output shows it."""
     runs = await body_of(request, tuple[RunProgress, ...])
-    site, host = site_of(request), await _as_host(request, lambda _, host: host)
-    found = site.relays.find(host, request_id)
-    if not isinstance(found, ProgressRequest):
-        raise NotHere("nobody waits for this request")
-    found.found(runs)
+    (await _open(request, request_id, ProgressRequest)).found(runs)
     return answered(None)
 
 
@@ -230,12 +226,22 @@ async def send_progress(request: Request, request_id: str) -> Response:
 async def send_figures(request: Request, request_id: str) -> Response:
     """Send what a run of this host has used and reported so far."""
     figures = await body_of(request, RunFigures)
+    (await _open(request, request_id, FiguresRequest)).found(figures)
+    return answered(None)
+
+
+async def _open(request: Request, request_id: str, kind: type[T]) -> T:
+    """Return the request of this *kind* that the host has been asked.
+
+    Raises:
+        NotHere: nobody waits for its answer.
+
+    """
     site, host = site_of(request), await _as_host(request, lambda _, host: host)
     found = site.relays.find(host, request_id)
-    if not isinstance(found, FiguresRequest):
+    if not isinstance(found, kind):
         raise NotHere("nobody waits for this request")
-    found.found(figures)
-    return answered(None)
+    return found
 
 
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
