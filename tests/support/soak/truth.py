@@ -82,11 +82,16 @@ class Truth:
 def truth_of(changes: Iterable[Change], owners: Mapping[Process, Run]) -> Truth:
     """Return what each run and the external processes held.
 
+    An external process that never freed its memory has died without a trace, as the worker's own measurement of a
+    context does. When it died is not known, so its memory counts only at the moment of its last step.
+
     Args:
         changes: The record in order.
         owners: The run of each process of a run; all other processes are external.
     """
     truth = Truth()
+    changes = list(changes)
+    last = {(change.pid, change.start, change.gpu): change for change in changes}
     held: dict[tuple[Run | None, int], dict[Process, int]] = defaultdict(dict)
     for change in changes:
         process = (change.pid, change.start)
@@ -97,6 +102,9 @@ def truth_of(changes: Iterable[Change], owners: Mapping[Process, Run]) -> Truth:
         now[process] = change.held_bytes
         level = truth.external_processes[change.gpu] if run is None else truth.runs[run, change.gpu]
         level.note(change.at_ns, sum(now.values()))
-        if not change.held_bytes:
+        died = run is None and change is last[(*process, change.gpu)]
+        if died or not change.held_bytes:
             del now[process]
+        if died and change.held_bytes:
+            level.note(change.at_ns, sum(now.values()))
     return truth

@@ -60,7 +60,7 @@ def test_allocations_are_summed_over_live_leases_and_external_processes() -> Non
 
     Exactly the whole card is allowed, one GiB more is a violation, and a released claim no longer counts.
     """
-    truth = truth_of([step(1, EXTERNAL, 3)], {})
+    truth = truth_of([step(1, EXTERNAL, 3), step(9, EXTERNAL, 0)], {})
     full = judged(truth, claim(2, 1, 12), claim(3, 2, 8))
     assert [] == full.violations
     assert [12 / 20, 1.0] == full.shares
@@ -91,7 +91,7 @@ def test_a_change_between_sample_and_claim_counts_with_its_minimum() -> None:
 
     An external process that came after the sample is nobody's fault, but the check at the start had to see it.
     """
-    truth = truth_of([step(1.95, EXTERNAL, 3)], {})
+    truth = truth_of([step(1.95, EXTERNAL, 3), step(9, EXTERNAL, 0)], {})
     story = (claim(2, 1, 23), report(2.1, Act.STARTED, 1, JobState.RUNNING))
     samples = {"01": 1.9, "1.01": 1.94}
     assert [] == judged(truth, *story, samples=samples).violations
@@ -105,7 +105,7 @@ def test_of_two_starts_the_later_sample_must_see_the_other() -> None:
 
     Both were claimed before an external process came, so one claim must be released. Two starts are a violation.
     """
-    truth = truth_of([step(1.95, EXTERNAL, 3)], {})
+    truth = truth_of([step(1.95, EXTERNAL, 3), step(9, EXTERNAL, 0)], {})
     claims = (claim(2, 1, 12), claim(2, 2, 11))
     samples = {"01": 1.9, "02": 1.9, "1.01": 2.1, "1.02": 2.2}
     first, second = (report(2.3, Act.STARTED, job_id, JobState.RUNNING) for job_id in (1, 2))
@@ -115,10 +115,22 @@ def test_of_two_starts_the_later_sample_must_see_the_other() -> None:
     assert "started of job 2" in both[0]
 
     owners = {PROCESS: (1, "1.01")}
-    record = [step(1.95, EXTERNAL, 3), step(2.22, PROCESS, 12), step(2.25, PROCESS, 0)]
+    record = [step(1.95, EXTERNAL, 3), step(2.22, PROCESS, 12), step(2.25, PROCESS, 0), step(9, EXTERNAL, 0)]
     assert [] == judged(truth_of(record, owners), *claims, first, second, samples=samples).violations, (
         "the first is over"
     )
+
+
+def test_an_external_process_that_dies_without_a_trace_takes_no_memory_from_later_claims() -> None:
+    """A worker measures what a context takes with a process that it kills, and the record has no step of its death.
+
+    The soak counted those bytes for ever, and reported claims of the whole card as violations.
+    """
+    measured = [step(1, (98, 4), 1)]
+    assert [] == judged(truth_of(measured, {}), claim(2, 1, 23)).violations
+    there = [*measured, step(1.5, EXTERNAL, 1), step(9, EXTERNAL, 0)]
+    assert 1 == len(judged(truth_of(there, {}), claim(2, 1, 23)).violations)
+    assert [] == judged(truth_of(there, {}), claim(2, 1, 22)).violations
 
 
 def test_memory_that_a_run_takes_after_its_end_is_seen() -> None:
