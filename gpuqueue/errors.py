@@ -75,11 +75,13 @@ class Unreachable(GpuQueueError):
 
     exit_code = 4
 
-    def __init__(self, what: str, remedy: str = "") -> None:
+    def __init__(self, what: str, remedy: str = "", *, is_unanswered: bool = False) -> None:
         super().__init__(f"{what}: {remedy}" if remedy else what)
         self.what = what
         #: What to do about the error. Empty if *what* already says it.
         self.remedy = remedy
+        #: Whether the request was sent, so that it may have been carried out.
+        self.is_unanswered = is_unanswered
 
 
 class StoreUnreachable(Unreachable):

@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuqueue.client.connection import Connection
 from gpuqueue.client.placement import UuidsOf, counts_use, placed
-from gpuqueue.errors import BadRequest, StoreUnreachable
+from gpuqueue.errors import BadRequest, StoreUnreachable, Unreachable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import later
 from gpuqueue.model import validation
@@ -64,6 +64,10 @@ else:  # needed by few submits
     times = later("gpuqueue.model.times")
 
 
+_U = TypeVar("_U", bound=Unreachable)
+
+#: What to do after a submit whose answer was lost for good.
+UNCONFIRMED = "The job may be queued all the same: look at gpuqueue queue before you submit it again"
 #: The line about a job without a device kind, where no host has found a GPU.
 ON_CPU = "no GPU is known here: the job runs on the CPU. With --device gpu it waits for one"
 
@@ -298,8 +302,13 @@ def queued(
         send = partial(connection.queue.requests.submit, spec, nonce=nonce, ends=ends, sign=sign, on_cpu=on_cpu)
         try:
             return send()
-        except StoreUnreachable:
-            return send()
+        except StoreUnreachable as first:
+            try:
+                return send()
+            except StoreUnreachable as second:
+                if first.is_unanswered or second.is_unanswered:
+                    raise unconfirmed(second) from second
+                raise
 
     try:
         try:
@@ -311,6 +320,11 @@ def queued(
         if found is not None:
             found(job)
         return job
+
+
+def unconfirmed(error: _U) -> _U:
+    """Return *error*, of a submit that was sent and not answered, with what to do before it is submitted again."""
+    return type(error)(f"{error}. {UNCONFIRMED}", is_unanswered=True)
 
 
 def environments_of(devices: Iterable[DeviceStatus]) -> list[Sequence[str] | None]:

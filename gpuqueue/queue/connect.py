@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from gpuqueue.errors import START_ONE, StoreLoading, StoreNotOpen, StoreNotReady, StoreUnreachable, Unreadable
 from gpuqueue.queue.resp.client import RespClient
-from gpuqueue.queue.resp.connection import Gone, NotLetIn, RespError, parsed
+from gpuqueue.queue.resp.connection import Gone, NotConnected, NotLetIn, RespError, parsed
 from gpuqueue.text.sanitize import brief, without_password
 
 if TYPE_CHECKING:
@@ -155,7 +155,9 @@ def _in_our_words(error: Exception, url: str, why_away: WhyAway | None) -> Excep
     if not isinstance(failure, Gone):
         # Not Unreachable: callers continue without an absent store, but this store is up and may give jobs to others.
         return Unreadable(f"{where} gave an unexpected answer: {brief(str(failure), 200)}")
-    return _unreachable(error, url, where, why_away)
+    away = _unreachable(error, url, where, why_away)
+    away.is_unanswered = not isinstance(failure, NotConnected)
+    return away
 
 
 def _unreachable(error: Exception, url: str, where: str, why_away: WhyAway | None) -> StoreUnreachable:

@@ -9,7 +9,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from gpuqueue.queue.resp.connection import Gone, NotLetIn, ReplyError, RespError
+from gpuqueue.queue.resp.connection import Gone, NotConnected, NotLetIn, ReplyError, RespError
 
 #: redis-py has classes for these errors of the store, and removes the code from their messages.
 _CODES: tuple[tuple[type[Exception], str], ...] = (
@@ -51,7 +51,7 @@ def as_ours(error: redis.RedisError) -> RespError:
     if isinstance(error, redis.AuthenticationError):
         return NotLetIn(text)
     if isinstance(error, (redis.ConnectionError, redis.TimeoutError)):
-        return Gone(text)
+        return NotConnected(text) if "connecting to" in text else Gone(text)
     return ReplyError(
         text.rpartition(" of pipeline caused error: ")[2]
     )  # redis-py puts a prefix before the store's message

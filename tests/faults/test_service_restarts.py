@@ -9,12 +9,15 @@ from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bounded import until
 from factories import make_offer, must_claim
 from service_fixtures import ServedSite
 
+from gpuqueue.client.remote.http import Answer, HttpConnection
+from gpuqueue.errors import ServiceUnreachable
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.queue.lease import Claim
@@ -112,6 +115,29 @@ def test_a_submit_whose_answer_was_lost_makes_one_job(served: ServedSite) -> Non
         thread.join(timeout=60)
 
         assert [*{job.id for job in direct.jobs.list()} - before] == made
+
+
+def test_a_submit_that_a_service_never_answers_says_that_the_job_may_be_queued(
+    served: ServedSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error of a request that was sent names what to do before it is sent again."""
+    ask = HttpConnection.ask
+
+    def lost(self: HttpConnection, method: str, path: str, *rest: Any) -> Answer:
+        answer = ask(self, method, path, *rest)
+        if (method, path) == ("POST", "/api/v1/jobs"):
+            answer.body()
+            raise TimeoutError
+        return answer
+
+    with served.client("unix") as client, served.client("direct") as direct:
+        before = {job.id for job in direct.jobs.list()}
+        monkeypatch.setattr(HttpConnection, "ask", lost)
+
+        with pytest.raises(ServiceUnreachable, match="look at gpuqueue queue before you submit it again"):
+            client.jobs.submit(["true"], mem="1M", hold=True)
+
+        assert 1 == len({job.id for job in direct.jobs.list()} - before)
 
 
 @pytest.fixture(autouse=True)

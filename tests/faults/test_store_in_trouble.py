@@ -13,13 +13,14 @@ import redis
 from bounded import until
 from factories import make_spec
 
+from gpuqueue.client import Client
 from gpuqueue.embedded import machine
 from gpuqueue.embedded import store as embedded
 from gpuqueue.embedded.machine import Machine
 from gpuqueue.embedded.server import find_server
 from gpuqueue.embedded.store import EmbeddedStore
 from gpuqueue.errors import GpuQueueError, StoreLoading, StoreNotReady, StoreUnreachable
-from gpuqueue.queue.connect import connect, translated
+from gpuqueue.queue.connect import Connect, connect, connect_at_once, translated
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import ProcessIdentity
@@ -202,6 +203,45 @@ def test_a_server_that_hangs_is_never_doubled(own: Settings, monkeypatch: pytest
     server.send(signal.SIGCONT)
     assert not EmbeddedStore(own).start()
     assert server == server_of(own)
+
+
+def test_a_submit_without_an_answer_says_that_the_job_may_be_queued(
+    own: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A submit that was sent and not answered names what to do before it is repeated; the job is there once.
+
+    The error used to say only that the store does not answer. A person who submitted again had two jobs.
+    """
+    server = server_of(own)
+    with monkeypatch.context() as quick, Client(own) as client:
+        quick.setattr("gpuqueue.queue.connect.COMMAND_TIMEOUT_S", 0.3)
+        assert [] == client.jobs.list()
+        server.send(signal.SIGSTOP)
+        try:
+            with pytest.raises(StoreUnreachable, match="look at gpuqueue queue before you submit it again"):
+                client.jobs.submit(["true"], mem="1M")
+        finally:
+            server.send(signal.SIGCONT)
+
+    with Client(own) as client:
+        until(client.jobs.list, what="the job")
+        assert ["true"] == [job.spec.name for job in client.jobs.list()]
+
+
+@pytest.mark.parametrize("by", [connect_at_once, connect], ids=["built-in", "redis-py"])
+def test_a_submit_without_a_connection_was_not_sent(
+    own: Settings, monkeypatch: pytest.MonkeyPatch, by: Connect
+) -> None:
+    """Where no store listens, nothing can be queued, and nobody has to look."""
+    monkeypatch.setattr("gpuqueue.queue.connect.connect_at_once", by)
+    server = server_of(own)
+    server.send(signal.SIGKILL)
+    assert server.wait(10)
+
+    with Client(own) as client, pytest.raises(StoreUnreachable) as refused:
+        client.jobs.submit(["true"], mem="1M")
+
+    assert "gpuqueue queue" not in str(refused.value)
 
 
 def test_a_server_whose_socket_was_removed_makes_way(own: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,7 +176,7 @@ class Link:
                 connection = self._idle_one(FRESH_S if not resend else None) or HttpConnection(self._place, CONNECT_S)
             except (OSError, ValueError) as error:
                 if until is None or time.monotonic() > until:
-                    raise self._unreachable(error) from error
+                    raise self._unreachable(error, is_unanswered=until is not None) from error
                 time.sleep(AGAIN_S)
                 continue
             try:
@@ -188,7 +188,7 @@ class Link:
                 until = until or time.monotonic() + LOST_S
                 was_lost = isinstance(error, (OSError, ClosedEarly)) and not isinstance(error, TimeoutError)
                 if not was_lost or time.monotonic() > until or not resend:
-                    raise self._unreachable(error) from error
+                    raise self._unreachable(error, is_unanswered=True) from error
                 if not was_used:  # not only an idle connection that the service has closed
                     time.sleep(AGAIN_S)
                 continue
@@ -237,7 +237,7 @@ class Link:
             )
         return error_of(name, detail, code)
 
-    def _unreachable(self, error: BaseException) -> ServiceUnreachable:
+    def _unreachable(self, error: BaseException, *, is_unanswered: bool = False) -> ServiceUnreachable:
         from gpuqueue.settings.settings import SYSTEM_SOCKET  # noqa: PLC0415 - only for this error
 
         if type(error).__name__ == "SSLCertVerificationError":  # ssl is not imported for a unix socket
@@ -251,7 +251,9 @@ class Link:
         of_machine = self.url == f"unix://{SYSTEM_SOCKET}"
         words = "Ask the administrator to start it" if of_machine else "Is gpuqueue serve running there?"
         remedy = f". {words}" if is_absent else ""
-        return ServiceUnreachable(f"the service at {self.url} does not answer: {why}{remedy}")
+        return ServiceUnreachable(
+            f"the service at {self.url} does not answer: {why}{remedy}", is_unanswered=is_unanswered
+        )
 
 
 def error_of(name: str, detail: str, code: int) -> GpuQueueError:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpuqueue.client.remote.link import WARNING, Link
-from gpuqueue.client.submit import SiteAnswers, completed, environments_of, open_memory
+from gpuqueue.client.submit import SiteAnswers, completed, environments_of, open_memory, unconfirmed
 from gpuqueue.codec.wire import to_stored
-from gpuqueue.errors import Refused
+from gpuqueue.errors import Refused, ServiceUnreachable
 from gpuqueue.lazy.imports import later
 from gpuqueue.model import validation
 from gpuqueue.model.job import Job
@@ -150,7 +150,10 @@ def post_job(
     *found* is called if the answer is a job that already has the *dedupe* key, *warn* with the answer's warning.
     """
     headers = {"Idempotency-Key": os.urandom(16).hex()}
-    job, answer = link.answered("POST", path, body, kind=Job, headers=headers)
+    try:
+        job, answer = link.answered("POST", path, body, kind=Job, headers=headers)
+    except ServiceUnreachable as error:
+        raise (unconfirmed(error) if error.is_unanswered else error) from error
     warn_from(answer, warn)
     if answer.status == OK and found is not None:
         found(job)

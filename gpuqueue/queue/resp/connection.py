@@ -25,6 +25,10 @@ class Gone(RespError):
     """No connection, or no answer in time. It is unknown whether the command has run."""
 
 
+class NotConnected(Gone):
+    """No connection. No command was sent."""
+
+
 class ReplyError(RespError):
     """The store answered with an error. The text begins with the code of the error, such as ``OOM``."""
 
@@ -72,12 +76,14 @@ class Line:
         try:
             self._socket = _connected(address, connect_s)
         except (OSError, ValueError) as error:  # ValueError: a path with a zero byte, a name that cannot be looked up
-            raise Gone(f"no connection: {error}") from error
+            raise NotConnected(f"no connection: {error}") from error
         try:
             self._socket.settimeout(silent_s)
             self._enter(address)
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error, Gone):
+                raise NotConnected(str(error)) from error
             raise
 
     def _enter(self, address: Address) -> None:
