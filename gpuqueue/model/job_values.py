@@ -311,13 +311,14 @@ def _depth(plain: object) -> int:
 # ---- lines of a log --------------------------------------------------------------------------------------------------
 
 #: A line ``metric: val_acc=0.91 step=3``, or the dict with ``epoch`` that the Trainer of Hugging Face prints. Before it
-#: may be the name of a process by torchrun. Nothing in it is repeated twice in a row: the time is linear in the text.
+#: may be the name of a process by torchrun. A value may be printed as torch's ``tensor(0.91, grad_fn=…)``. Nothing in
+#: it is repeated twice in a row: the time is linear in the text.
 _LINE = re.compile(
     rb"(?:^|[\r\n])(?:\[[A-Za-z]+[0-9]+\]:)?[ \t]*"
     rb"(?:metric:[ \t]([^\r\n]{1,4096})|(\{'[^\r\n]{1,4096}))(?=[\r\n]|$)"
 )
-_PAIR = re.compile(r"(?:^|\s)([^\s=]{1,64})=([^\s,;]{1,40})")
-_ITEM = re.compile(r"'([^']{1,64})': '?([^\s,'}]{1,40})'?")
+_PAIR = re.compile(r"(?:^|\s)([^\s=]{1,64})=(?:tensor\()?([^\s,;)]{1,40})")
+_ITEM = re.compile(r"'([^']{1,64})': '?(?:tensor\()?([^\s,')}]{1,40})'?")
 
 
 def metrics_in(text: bytes) -> Iterable[tuple[dict[str, str], int | None]]:

@@ -185,6 +185,11 @@ def test_a_log_made_to_be_slow_is_not(line: bytes) -> None:
         (b"metric: val_acc=0.91\n", [({"val_acc": "0.91"}, None)]),
         (b"x\nmetric: a=1 b=nan step=12", [({"a": "1", "b": "nan"}, 12)]),
         (b"[rank0]: metric:\ta=1, b=2;\r\nmetric: c=3\r\n", [({"a": "1", "b": "2"}, None), ({"c": "3"}, None)]),
+        (
+            b"metric: loss=tensor(nan, grad_fn=<NllLossBackward0>) step=7",
+            [({"loss": "nan", "grad_fn": "<NllLossBackward0>"}, 7)],
+        ),
+        (b"{'loss': tensor(0.5), 'epoch': 1}\n", [({"loss": "0.5", "epoch": "1"}, None)]),
         (b"the metric: a=1\nmetric a=1\nmetrics: a=1\nmetric:a=1\n", []),
         (
             b"\r 10%|#   | 1/10\r          \r{'loss': 0.52, 'learning_rate': 5e-05, 'epoch': 1.0}\n 20%|##  |",
