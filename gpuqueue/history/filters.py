@@ -90,14 +90,16 @@ _MOST_TRIGRAMS = 24
 _text_index = sa.table(text_index.TABLE, sa.column("rowid", sa.BigInteger), sa.column(text_index.TABLE))
 
 
-def page(connection: sa.Connection, query: HistoryQuery) -> Sequence[sa.RowMapping]:
+def page(connection: sa.Connection, query: HistoryQuery, *, with_members: bool = True) -> Sequence[sa.RowMapping]:
     """Return the rows of ``jobs`` that match, in the order of the query, at most ``limit`` of them.
+
+    Without members, those of arrays are left out.
 
     Raises:
         JobNotFound: ``after_id`` is not in the history database, and the order needs the row of that job.
 
     """
-    conditions = _all_conditions(connection, query)
+    conditions = [*_all_conditions(connection, query), *([] if with_members else [jobs.c.array_id.is_(None)])]
     rows: list[sa.RowMapping] = []
     for part in text_parts(connection, query, _parts(connection, query)):
         found = sa.select(jobs).where(*conditions, *part[0]).order_by(*part[1]).limit(query.limit - len(rows))

@@ -2,6 +2,9 @@
 
 The ids of an array and its members are one block. So the list is read along the ids, and from the first row of an array
 it goes on behind the block: the cost depends on the number of rows shown, not on the size of the arrays.
+
+In the order of ends, the members of an array are apart. So only arrays and single jobs are listed there, and an array is
+where it has ended as a whole.
 """
 
 from __future__ import annotations
@@ -21,10 +24,12 @@ if TYPE_CHECKING:
 
 
 def folded(connection: sa.Connection, query: HistoryQuery) -> list[FoldedRow]:
-    """Return at most ``limit`` rows of the jobs that match *query*, in the order of their ids.
+    """Return at most ``limit`` rows of the jobs that match *query*, in the order of their ids or of their ends.
 
     An array is one row, with the number of its matching members in each state.
     """
+    if not query.is_by_id:
+        return [_row(connection, query, each) for each in queries.history(connection, query, with_members=False)]
     rows: list[FoldedRow] = []
     page = query
     while len(rows) < query.limit:
@@ -57,5 +62,5 @@ def _row(connection: sa.Connection, query: HistoryQuery, record: Record) -> Fold
     return FoldedRow(
         record=record if record.job.id == array_id else queries.get(connection, array_id) or record,
         members={state: members[state.value] for state in JobState if state.value in members},
-        last_id=max(array_id, highest) if query.reverse else array_id,
+        last_id=max(array_id, highest) if query.reverse and query.is_by_id else array_id,
     )

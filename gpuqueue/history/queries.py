@@ -48,9 +48,12 @@ _OF_JOB = 18
 MOST_SEARCHED = 5000
 
 
-def history(connection: sa.Connection, query: HistoryQuery) -> list[Record]:
-    """Return the jobs that match *query*, with all their runs, in the order of the query."""
-    return records_of(_Tables(connection), filters.page(connection, query))
+def history(connection: sa.Connection, query: HistoryQuery, *, with_members: bool = True) -> list[Record]:
+    """Return the jobs that match *query*, with all their runs, in the order of the query.
+
+    Without members, those of arrays are left out, and the arrays stay.
+    """
+    return records_of(_Tables(connection), filters.page(connection, query, with_members=with_members))
 
 
 def get(connection: sa.Connection, job_id: int) -> Record | None:

@@ -196,9 +196,16 @@ class AccessPolicy:
         return caller.superuser or named or self.everybody_is_admin
 
 
+#: The actions that concern the site, not what belongs to somebody.
+ON_SITE = (Action.SEE_SITE, Action.SUBMIT, Action.DRAIN, Action.LOSE_HOST, Action.SET_RULES, Action.SEE_AUDIT)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Me:
-    """Who a caller is, for the caller itself. ``admin``: the caller has the rights of an admin now."""
+    """Who a caller is, for the caller itself. ``admin``: the caller has the rights of an admin now.
+
+    ``may`` are the actions on the site that the caller may do, such as ``drain``.
+    """
 
     account: str
     uid: int | None
@@ -206,6 +213,7 @@ class Me:
     scopes: tuple[str, ...] = ()
     admin: bool = False
     token_id: str | None = None
+    may: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, caller: Caller, policy: AccessPolicy) -> Me:
@@ -217,6 +225,7 @@ class Me:
             scopes=tuple(sorted(map(str, caller.scopes))),
             admin=policy.is_admin(caller),
             token_id=caller.token_id,
+            may=tuple(str(each) for each in ON_SITE if may(caller, each, None, policy) is None),
         )
 
 

@@ -210,8 +210,8 @@ class HistoryQuery:
             BadRequest: they cannot be in this order, or the query is for the members of one array.
 
         """
-        if not self.is_by_id:
-            raise BadRequest("members are folded in the order of ids only: leave out sort, or search for the members")
+        if not self.is_by_id and (self.sort is not Sort.ENDED or self.metric is not None):
+            raise BadRequest("members are folded in the order of ids or of ends only: leave out sort, or search for them")
         if self.array_id is not None:
             raise BadRequest("the members of one array are not folded: leave out array, or search for the members")
 

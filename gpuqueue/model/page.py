@@ -28,6 +28,8 @@ class RowSort(str, Enum):
     PRIORITY = "priority"
     SUBMITTED = "submitted"
     STARTED = "started"
+    #: The order in which waiting jobs start if room comes: behind those that run, before those that wait otherwise.
+    PLACE = "place"
 
     def __str__(self) -> str:
         return self.value
@@ -95,6 +97,8 @@ class QueueRow:
     attempt: int = 0
     array_id: int | None = None
     members: Members | None = None
+    #: Set if it was moved before the other jobs of its user. The highest goes first.
+    front: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -459,6 +463,9 @@ class JobForm:
     ``script`` is the name of a file, and ``snapshot`` the address of a snapshot that has this file at its top.
     ``args`` are the script's arguments, quoted as for a shell, and ``tags`` words. ``python`` is the interpreter of a
     ``.py`` script, as its host knows it.
+
+    A new job can be an array (``array``, or ``sweep`` with a parameter on each line, and ``at_once``), wait for other
+    jobs (``after``), and name targets to notify (``on_end``, ``on_fail``). A job to run again ignores these fields.
     """
 
     script: str = ""
@@ -476,6 +483,12 @@ class JobForm:
     priority: str = "normal"
     pool: str = ""
     tags: str = ""
+    array: str = ""
+    sweep: str = ""
+    at_once: str = ""
+    after: str = ""
+    on_end: str = ""
+    on_fail: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -485,7 +498,8 @@ class FormStart:
     For a job to run again, ``form`` has its values, ``label`` its name, ``command`` its command line, ``what`` says
     what the new job is, and ``again`` which code it runs. After a lack of memory ``form`` asks for more, and ``advice``
     says so. ``has_script`` says whether its arguments can change, and ``warnings`` what the new job will not have.
-    ``devices`` are names such as ``nodeA:0``. A script may have ``file_bytes``.
+    ``devices`` are names such as ``nodeA:0``, and ``targets`` those of notifications that this site can send. A script
+    may have ``file_bytes``.
     """
 
     form: JobForm
@@ -500,3 +514,4 @@ class FormStart:
     devices: tuple[str, ...] = ()
     pools: tuple[str, ...] = ()
     environments: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()

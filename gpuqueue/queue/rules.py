@@ -73,6 +73,12 @@ class Rules:
         return limiting.Limits.from_fields(fields)
 
     @answering
+    def usage(self) -> dict[str, float]:
+        """Return the usage of each user who has any, by which claims order users; the least served first."""
+        pairs = cast("list[tuple[str, float]]", self._store.client.zrange(keys.FAIR, 0, -1, withscores=True))
+        return dict(pairs)
+
+    @answering
     def uses(self) -> dict[str, Use]:
         """Return what each user has running and waiting."""
         return replies.uses(self._store.scripts.run("usage"))

@@ -26,7 +26,7 @@ from gpuqueue.model.run_files import FILES_RUN, FILES_SOURCE, FilesSource, KeptF
 from gpuqueue.service.call import Call
 from gpuqueue.service.relay_requests import SEARCH_S, SILENCE_S, HostRun
 from gpuqueue.service.responses import NotHere, StreamedFile
-from gpuqueue.service.routes.described import Operations, Query, operation, route
+from gpuqueue.service.routes.described import Download, Operations, Query, operation, route
 from gpuqueue.service.routes.logs import RunNumber, run_record
 from gpuqueue.service.site import Site, site_of
 from gpuqueue.system.delivered_layout import RESULTS, TOKEN
@@ -52,6 +52,7 @@ async def fetch_files(
     ] = None,
     *,
     kept: Annotated[bool, Query(description="Take the kept files, also if the copy of the code is there.")] = False,
+    _download: Download = None,
 ) -> Response:
     """Return an archive (tar) of the files that a run has made or changed in its copy of the code.
 
@@ -69,7 +70,12 @@ async def fetch_files(
     except BaseException:
         give_back()
         raise
-    headers = {FILES_RUN: str(place.run.attempt), FILES_SOURCE: str(source), "X-Accel-Buffering": "no"}
+    headers = {
+        FILES_RUN: str(place.run.attempt),
+        FILES_SOURCE: str(source),
+        "Content-Disposition": f'attachment; filename="job-{place.job.label}-run-{place.run.attempt}.tar"',
+        "X-Accel-Buffering": "no",
+    }
     return _ArchiveResponse(archive, headers, place.job.label)
 
 

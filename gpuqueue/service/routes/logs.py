@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -23,6 +23,7 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.access import Action
 from gpuqueue.model.api import LogStream, ProgressRequest
 from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.log_matches import LogMatches
 from gpuqueue.model.progress import Progress
 from gpuqueue.model.run import Record
 from gpuqueue.model.run_figures import RunFigures
@@ -31,6 +32,7 @@ from gpuqueue.service.following import Wanted, wanted, warning
 from gpuqueue.service.responses import StreamedFile, header
 from gpuqueue.service.routes.described import OCTETS, Depends, Download, Operations, Query, of_fields, route
 from gpuqueue.service.site import answered, body_of, site_of
+from gpuqueue.system.log_search import search
 from gpuqueue.system.logs import LogTail, last_bytes
 
 router = Operations("logs")
@@ -39,6 +41,8 @@ MOST_BYTES = 1024 * 1024
 
 RUN = Query(ge=1, description="The run; by default the newest.")
 RunNumber = Annotated[int | None, RUN]
+#: Makes the answer of the path of a log.
+Cut = Callable[[Path], Response]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,31 +113,53 @@ async def _whole(request: Request, name: str, part: Part, first: Response) -> As
         answer = await site_of(request).work(request, work, is_first=False)
 
 
-async def _read(request: Request, name: str, part: Part, *, is_first: bool = True) -> Response:
-    """Return a part of a log. If the run is on another host, that is asked for what is new first."""
-    site = site_of(request)
-    found = await site.work(request, lambda call: _part_or_wanted(call, name, part), is_first=is_first)
+@route(router, "GET /jobs/{name}/log/search", answer=LogMatches)
+async def search_log(
+    request: Request,
+    name: str,
+    text: Annotated[str, Query(max_length=200)],
+    attempt: RunNumber = None,
+    stream: LogStream = LogStream.LOG,
+    offset: Annotated[int, Query(ge=0, le=2**62)] = 0,
+    line: Annotated[int, Query(ge=1, le=2**62, description="The number of the line at *offset*.")] = 1,
+) -> Response:
+    """Return the next lines of a run's output that contain a text, regardless of the case of letters.
+
+    One answer has at most 100 lines. For the next ones, send its ``next_offset`` and ``next_line``.
+    """
+    if not text.strip():
+        raise BadRequest("the text to search for is empty")
+    find = partial(search, stream=str(stream), text=text, offset=offset, line=line)
+    return await _read(request, name, Part(attempt=attempt), lambda path: answered(find(path)))
+
+
+async def _read(
+    request: Request, name: str, part: Part, cut: Cut | None = None, *, is_first: bool = True
+) -> Response:
+    """Return what *cut* makes of a log: by default its *part*. The log of another host is brought up to date first."""
+    site, cut = site_of(request), cut or partial(_part, part=part)
+    found = await site.work(request, lambda call: _part_or_wanted(call, name, part, cut), is_first=is_first)
     if isinstance(found, Response):
         return found
     trouble = await site.relays.log(found.run, goes_on=found.goes_on)
-    return await site.work(request, lambda call: _delivered_part(call, name, part, trouble), is_first=False)
+    return await site.work(request, lambda call: _delivered_part(call, name, part, trouble, cut), is_first=False)
 
 
-def _part_or_wanted(call: Call, name: str, part: Part) -> Response | Wanted:
+def _part_or_wanted(call: Call, name: str, part: Part, cut: Cut) -> Response | Wanted:
     """Return the part of the log, or what to ask its host for first."""
     record = run_record(call, name, part.attempt)
     run = next((each for each in reversed(record.runs) if each.log_path), None)
     asked = None if run is None else wanted(call.connection.settings, record.job, run)
-    return asked or _part(logs_of(call).path_in(record), part)
+    return asked or cut(logs_of(call).path_in(record))
 
 
-def _delivered_part(call: Call, name: str, part: Part, trouble: str | None) -> Response:
-    """Return the part of a log of another host, with a warning if the host could not be asked for the newest part."""
+def _delivered_part(call: Call, name: str, part: Part, trouble: str | None, cut: Cut | None = None) -> Response:
+    """Return the part of the log of another host, with a warning if the host could not be asked for the newest part."""
     record, logs = run_record(call, name, part.attempt), logs_of(call)
     path = logs.path_or_none(record)
     if path is None and trouble is not None:
         raise Refused(f"the log of job {record.job.label} is on another host: {trouble}")
-    answer = _part(logs.path_in(record) if path is None else path, part)
+    answer = (cut or partial(_part, part=part))(logs.path_in(record) if path is None else path)
     if path is not None and trouble is not None:
         answer.headers[WARNING] = header(warning(trouble, path))
     return answer

@@ -161,6 +161,7 @@ def start_form(call: Call, again: str | None = None) -> FormStart:
         devices=tuple(sorted(_name(each) for each in shown if each.device.kind is not DeviceKind.CPU)),
         pools=tuple(sorted({each.pool for each in shown if each.pool})),
         environments=tuple(sorted({name for each in shown for name in each.environments or ()})),
+        targets=tuple(sorted({name for each in call.client.jobs.senders() for name in each.targets})),
     )
     return start if again is None else _with_job(call, start, again, devices)
 

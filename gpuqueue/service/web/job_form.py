@@ -9,11 +9,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 
+from gpuqueue.client import notifications
 from gpuqueue.client.placement import UuidsOf, placed
 from gpuqueue.errors import BadRequest
 from gpuqueue.model import host_limits, validation
 from gpuqueue.model.api import NewJob, RetryRequest
+from gpuqueue.model.array import Array
 from gpuqueue.model.code_snapshot import CodeSnapshot
+from gpuqueue.model.dependencies import Waits
 from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.job_request import JobEdit, JobRequest
 from gpuqueue.model.job_spec import AUTO, NOWHERE, JobSpec, tags_of
@@ -51,13 +54,21 @@ def new_job_of(form: JobForm, uuids_of: UuidsOf) -> NewJob:
         "name": faults.of("name", validation.name, form.name) if form.name.strip() else None,
         "priority": faults.of("priority", validation.priority, form.priority),
         "tags": faults.of("tags", tags_in, form.tags),
+        "array": faults.of("sweep" if form.sweep.strip() else "array", _array, form),
+        "after": faults.of("after", validation.dependencies, form.after.replace(",", " ").split()),
+        "on_end": faults.of("on_end", notifications.parsed, _targets(form.on_end), ()),
+        "on_fail": faults.of("on_fail", notifications.parsed, (), _targets(form.on_fail)),
         "snapshot": faults.of("script", CodeSnapshot, form.snapshot),
     }
     faults.check()
     (device, placement), args = given.pop("place"), given.pop("args")
+    waits = Waits(after=given.pop("after"))
+    notified = dict.fromkeys((*given.pop("on_end"), *given.pop("on_fail")))
     program = (python or FAR_PYTHON, form.script) if is_python else (f"./{form.script}",)
     return NewJob(
         **{**given, "snapshot": str(given["snapshot"])},
+        waits=waits,
+        notifications=tuple(notified),
         argv=(*program, *args),
         cwd=NOWHERE,
         env=ENVIRONMENT,
@@ -146,6 +157,19 @@ def tags_in(text: str) -> tuple[str, ...]:
 
     """
     return tags_of(text.replace(",", " ").split())
+
+
+def _array(form: JobForm) -> Array | None:
+    axes = [line.strip() for line in form.sweep.splitlines() if line.strip()]
+    most = form.at_once.strip()
+    at_once = validation.count("at_once", int(most)) if most.isascii() and most.isdigit() else most or None
+    if isinstance(at_once, str):
+        raise BadRequest(f"{brief(at_once)} is no number of members at once: write one such as 4")
+    return validation.array(form.array.strip() or None, axes, at_once, None)
+
+
+def _targets(text: str) -> tuple[str, ...]:
+    return tuple(text.replace(",", " ").split())
 
 
 def _words(text: str) -> tuple[str, ...]:

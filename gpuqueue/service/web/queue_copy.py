@@ -11,8 +11,9 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import field
 from datetime import datetime, timezone
 from itertools import count
 
@@ -146,6 +147,8 @@ class QueueState:
     left_out: bool
     silent_after_s: float
     rows_version: int = 0
+    #: What each user has used, as the claims of the store compare it.
+    usage: Mapping[str, float] = field(default_factory=dict)
 
 
 NOTHING = QueueState(
@@ -171,6 +174,7 @@ class QueueReader:
         self._last_event = _NEW
         self._ids_at_s = self._running_at_s = 0.0
         self._left_out = False
+        self._usage: Mapping[str, float] = {}
         self._state = NOTHING
         #: Whether a row differs from those of the last state.
         self._is_other = True
@@ -197,6 +201,7 @@ class QueueReader:
             left_out=self._left_out,
             silent_after_s=self._silent_after_s,
             rows_version=next(self._versions) if self._is_other else self._state.rows_version,
+            usage=self._usage,
         )
         self._is_other = False
         return self._state
@@ -234,6 +239,9 @@ class QueueReader:
             del self._rows[each]
             self._is_other = True
         self._unread.update(ids - self._rows.keys())
+        usage = self._connection.queue.rules.usage()
+        self._is_other |= [*usage] != [*self._usage]  # another order of the users, and so of their jobs
+        self._usage = usage
         self._ids_at_s = time.monotonic()
 
     def _replace(self, chosen: list[int], rows: dict[int, QueueRow]) -> None:

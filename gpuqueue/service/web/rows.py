@@ -54,6 +54,7 @@ def _row_of(job: Job, listing: Listing) -> QueueRow:
         attempt=job.attempt,
         array_id=job.member.array_id if job.member is not None else None,
         members=_members(job),
+        front=job.front,
     )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model.job import JobState
+from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.page import QueueRow, QueueTable, RowSort
 from gpuqueue.model.queue_query import QueueQuery
 from gpuqueue.service.web.queue_copy import QueueState
@@ -22,6 +23,10 @@ _REMEMBERED = 64
 _ORDER = {state: place for place, state in enumerate(
     (JobState.RUNNING, JobState.STARTING, JobState.CANCELLING, JobState.QUEUED, JobState.HELD)
 )}  # fmt: skip
+#: Reasons of jobs that wait for something else than their turn.
+_NO_TURN = frozenset(
+    {WaitReason.DEPENDENCY, WaitReason.BEGIN, WaitReason.RETRY, WaitReason.REQUEUE, WaitReason.ARRAY_LIMIT}
+)
 _KEYS: dict[RowSort, Callable[[QueueRow], Any]] = {
     RowSort.ID: lambda row: row.id,
     RowSort.NAME: lambda row: row.name.lower(),
@@ -109,7 +114,7 @@ class Tables:
         with self._lock:
             found = self._known.get(key)
         if found is None:
-            found = chosen_of(seen.of(state), filters)
+            found = chosen_of(seen.of(state), filters, state.usage)
             with self._lock:
                 self._known[key] = found
                 if len(self._known) > _REMEMBERED:
@@ -117,12 +122,13 @@ class Tables:
         return found
 
 
-def chosen_of(rows: dict[int, QueueRow], filters: Filters) -> Chosen:
-    """Return those of *rows* that match *filters*, in order."""
+def chosen_of(rows: dict[int, QueueRow], filters: Filters, usage: Mapping[str, float]) -> Chosen:
+    """Return those of *rows* that match *filters*, in order. *usage* is what each user has used."""
     everything = rows.values()
     matching = [each for each in everything if _matches(each, filters)]
     if filters.sort is not RowSort.ID:  # rows are in the order of their ids, which stays among equal ones
-        matching.sort(key=_KEYS[filters.sort], reverse=filters.reverse)
+        key = partial(_in_line, usage=usage) if filters.sort is RowSort.PLACE else _KEYS[filters.sort]
+        matching.sort(key=key, reverse=filters.reverse)
     elif filters.reverse:
         matching.reverse()
     tags = {tag for each in everything for tag in each.tags}
@@ -134,6 +140,17 @@ def chosen_of(rows: dict[int, QueueRow], filters: Filters) -> Chosen:
         tuple(sorted({each.pool for each in everything if each.pool})[:MOST_CHOICES]),
         tuple(sorted(tags)[:MOST_CHOICES]),
     )
+
+
+def _in_line(row: QueueRow, usage: Mapping[str, float]) -> tuple[Any, ...]:
+    """Return the key of *row* in the order of claims: its priority, the usage of its user, and its place among theirs.
+
+    Jobs that run are before those that wait for their turn, and those that wait for something else are behind.
+    """
+    if row.state is not JobState.QUEUED:
+        return (0 if row.state.is_active else 3,)
+    in_turn = 2 if row.reason in _NO_TURN else 1
+    return in_turn, -row.priority, usage.get(row.user, 0.0), row.user, -(row.front or 0)
 
 
 def _matches(row: QueueRow, filters: Filters) -> bool:
