@@ -1,6 +1,7 @@
 // The API of the service, as the page calls it. The cookie of the session goes along by itself, to all ports of the host.
 // So the page has a key of its own beside it, in a storage that only this origin reads, and sends it in a header.
 import { useCallback, useEffect, useRef, useState } from "./lib.js";
+import { newsOf } from "./news.js";
 import { remember, remembered } from "./storage.js";
 
 /** The name of the key in the storage, and the key in a browser that forbids storage. */
@@ -15,6 +16,9 @@ export function keepKey(key) {
 
 /** Return the key of the session, in this tab or another one; empty if nobody is signed in. */
 const keyOf = () => remembered(KEY) || ownKey;
+
+/** Whether somebody has signed in here and not out. */
+export const hasKey = () => Boolean(keyOf());
 
 /** An error of the API, or of the way to it: then `status` is 0. */
 export class ApiError extends Error {
@@ -147,6 +151,7 @@ export function usePolled(url, everyMs) {
   useEffect(() => {
     if (url === null) return undefined;
     const stop = new AbortController();
+    const [news, endNews] = newsOf(everyMs);
     let timer = 0;
     let failures = 0;
     let isBusy = false;
@@ -159,6 +164,7 @@ export function usePolled(url, everyMs) {
         const answer = await send("GET", url, { headers: tag ? { "If-None-Match": tag } : {}, signal: stop.signal });
         const value = answer.status === 304 ? null : await answer.json();
         tag = answer.headers.get("ETag") ?? "";
+        news.at = Date.now();
         failures = 0; // after an error all is asked for anew, so the answer has a value
         if (value !== null) setState({ value, of: url, error: null });
       } catch (error) {
@@ -179,6 +185,7 @@ export function usePolled(url, everyMs) {
     step();
     return () => {
       stop.abort();
+      endNews();
       clearTimeout(timer);
       forget();
     };

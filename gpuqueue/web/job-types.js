@@ -95,6 +95,7 @@
  * @property {Dependency[]} awaits
  * @property {string | null} begins_at
  * @property {string | null} because
+ * @property {number | null} front
  * @property {{array_id: number, index: number} | null} member
  * @property {Tally | null} tally
  * @property {string[]} tags

@@ -2,3 +2,6 @@
 
 /** Whether the caller may change a job. @param {import("./types.js").Me} me @param {import("./types.js").QueueRow} row */
 export const mayChange = (me, row) => me.admin || (me.scopes.includes("submit") && row.user === me.account && row.uid === me.uid);
+
+/** Whether the caller may do something on the site, such as `drain`. @param {import("./types.js").Me} me @param {string} action */
+export const mayOnSite = (me, action) => me.may.includes(action);

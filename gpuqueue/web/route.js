@@ -16,7 +16,7 @@ function decoded(text) {
 export function current() {
   const [path, words] = location.hash.replace(/^#\/?/, "").split("?");
   const [view, id] = path.split("/");
-  return { view: view || "overview", id: decoded(id ?? ""), query: Object.fromEntries(new URLSearchParams(words ?? "")) };
+  return { view, id: decoded(id ?? ""), query: Object.fromEntries(new URLSearchParams(words ?? "")) };
 }
 
 /**

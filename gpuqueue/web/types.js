@@ -1,6 +1,11 @@
 // The values of the API that the page uses. docs/reference/openapi.json describes them.
 
-/** @typedef {{account: string, uid: number | null, via: string, scopes: string[], admin: boolean}} Me */
+/** @typedef {{account: string, uid: number | null, via: string, scopes: string[], admin: boolean, token_id: string | null, may: string[]}} Me */
+
+/**
+ * @typedef {{id: string, account: string, uid: number | null, scopes: string[], name: string, made_at: string,
+ *   expires_at: string | null, last_used_at: string | null, revoked_at: string | null}} AccessToken
+ */
 
 /** @typedef {{total: number, waiting: number, held: number, ended: number, failed: number, running: number, words: string}} Members */
 
@@ -34,6 +39,7 @@
  * @property {number} attempt
  * @property {number | null} array_id
  * @property {Members | null} members
+ * @property {number | null} front
  */
 
 /**

@@ -5,6 +5,7 @@ import { Dialog } from "./dialog.js";
 
 const KEYS = [
   ["?", "this list"],
+  ["g m", "my jobs"],
   ["g d", "devices"],
   ["g q", "queue"],
   ["g h", "history"],

@@ -1,6 +1,8 @@
-// The bar at the top: the views, the theme, and who is signed in.
+// The bar at the top: the views, the age of what is shown, the theme, and who is signed in.
 import { html, useState } from "../lib.js";
+import { useAge } from "../news.js";
 import { remember, remembered } from "../storage.js";
+import { duration } from "../words.js";
 
 const THEMES = ["auto", "light", "dark"];
 
@@ -23,10 +25,16 @@ function ThemeChoice() {
   `;
 }
 
+/** How old what is shown is, while there is no news. */
+export function Age() {
+  const age = useAge();
+  return html`<span class="age" role="status">${age === null ? "" : `no news for ${duration(age)}`}</span>`;
+}
+
 /**
  * @param {object} props
  * @param {import("../types.js").Me | null | undefined} props.me
- * @param {Record<string, {title: string, isPart?: boolean}>} props.views
+ * @param {Record<string, {title: string, isPart?: boolean, needsAccount?: boolean}>} props.views
  * @param {string} props.shown
  * @param {() => void} props.onSignIn
  * @param {() => void} props.onSignOut
@@ -37,13 +45,14 @@ export function TopBar({ me, views, shown, onSignIn, onSignOut, onHelp }) {
     <header>
       <strong class="brand">gpuqueue</strong>
       <nav aria-label="Views">
-        ${me ? Object.entries(views).filter(([, each]) => !each.isPart).map(([name, { title }]) => html`
+        ${me ? Object.entries(views).filter(([, each]) => !each.isPart && (me.account || !each.needsAccount)).map(([name, { title }]) => html`
           <a href=${`#/${name}`} aria-current=${name === shown ? "page" : undefined}>${title}</a>`) : null}
       </nav>
       <div class="tools">
+        <${Age} />
         <button type="button" class="plain" onClick=${onHelp} aria-label="Keys" title="Keys (?)">?</button>
         <${ThemeChoice} />
-        ${me?.account ? html`<span class="who" title=${me.admin ? "administrator" : ""}><bdi>${me.account}</bdi>${me.admin ? html`<span class="mark">admin</span>` : null}</span>
+        ${me?.account ? html`<a class="who" href="#/account" title=${me.admin ? "Your account: administrator" : "Your account"} aria-current=${shown === "account" ? "page" : undefined}><bdi>${me.account}</bdi>${me.admin ? html`<span class="mark">admin</span>` : null}</a>
           <button type="button" class="plain" onClick=${onSignOut}>Sign out</button>` : null}
         ${me && !me.account ? html`<span class="who">read only</span>
           <button type="button" onClick=${onSignIn}>Sign in</button>` : null}

@@ -7,7 +7,7 @@ import { jobLink } from "../route.js";
 import { clock, deviceLabel, duration, fullTime, idleWords, percent, plural, size } from "../words.js";
 
 /** From this temperature on a device is marked as hot, in degrees Celsius. */
-const HOT_C = 85;
+export const HOT_C = 85;
 const MOST_RUNS = 6;
 
 /** @param {{run: import("../types.js").DeviceRun, now: number}} props */
@@ -37,14 +37,14 @@ function Runs({ device, now }) {
 
 /** @param {{device: import("../types.js").DeviceView, now: number}} props */
 function State({ device, now }) {
-  const { silent_s: silent, trouble, drained, errors, reserved_for: reserved, runs, free_at: freeAt } = device;
+  const { silent_s: silent, trouble, drained, errors, reserved_for: reserved, reserved_until: until, runs, free_at: freeAt } = device;
   const words = [];
   if (silent !== null) words.push(html`<span class="bad-text">no heartbeat for ${duration(silent)}</span>`);
   if (trouble) words.push(html`<span class="bad-text">${trouble}</span>`);
   words.push(...errors.map((each) => html`<span class="warn-text">${each}</span>`));
   if (drained) words.push(html`<span class="warn-text">drained: <bdi>${drained}</bdi></span>`);
   if ((device.temperature_c ?? 0) >= HOT_C) words.push(html`<span class="warn-text">hot</span>`);
-  if (reserved) words.push(html`<span>reserved for job <a href=${jobLink(reserved)}>${reserved}</a></span>`);
+  if (reserved) words.push(html`<span>reserved for job <a href=${jobLink(reserved)}>${reserved}</a>${until ? html`, <span title=${fullTime(until)}>until ${clock(until)}</span>` : null}</span>`);
   if (device.exclusive) words.push(html`<span>taken as a whole</span>`);
   if (runs.length >= device.slots) words.push(html`<span>all ${device.slots} slots in use</span>`);
   if (!words.length && !runs.length) words.push(html`<span class="good-text">empty</span>`);
@@ -68,8 +68,8 @@ export const FIGURES = [
   { label: "Power", name: "power", of: (each) => each.power_w, words: (value) => `${Math.round(value)} W` },
 ];
 
-/** @param {{device: import("../types.js").DeviceView, figures: Figure[], now: number}} props */
-export function DeviceRow({ device, figures, now }) {
+/** @param {{device: import("../types.js").DeviceView, figures: Figure[], now: number, tools?: any}} props */
+export function DeviceRow({ device, figures, now, tools }) {
   const isAway = device.silent_s !== null || Boolean(device.trouble);
   return html`
     <tr class=${isAway ? "away" : ""}>
@@ -81,7 +81,7 @@ export function DeviceRow({ device, figures, now }) {
         return html`<td key=${name} class="figure" data-label=${name}>${value === null ? none() : words(value)}</td>`;
       })}
       <td class="jobs"><${Runs} device=${device} now=${now} /></td>
-      <td class="state"><${State} device=${device} now=${now} /></td>
+      <td class="state"><${State} device=${device} now=${now} />${tools}</td>
     </tr>
   `;
 }

@@ -7,7 +7,7 @@ import { Tabs } from "../parts/tabs.js";
 import { secondsOf } from "../period.js";
 import { bytesOf } from "../words.js";
 
-const STATES = [["", "All"], ["succeeded", "Succeeded"], ["failed,lost", "Failed"], ["cancelled", "Cancelled"], ["queued,held,starting,running,cancelling", "Not ended"]];
+const STATES = [["", "Ended"], ["succeeded", "Succeeded"], ["failed,lost", "Failed"], ["cancelled", "Cancelled"], ["queued,held,starting,running,cancelling", "Not ended"], ["all", "All"]];
 const ENDINGS = ["exited", "signalled", "out_of_memory", "timed_out", "cancelled", "preempted", "idle", "wrong_device", "nan", "stalled", "refused", "lost"];
 /** The filters that are shown on demand only. */
 export const FURTHER = ["ending", "exit_code", "device", "model", "host", "min_peak", "min_duration", "max_duration", "text"];
@@ -49,7 +49,7 @@ export function HistoryFilters({ me, query, users, csv }) {
         ${me.account ? html`<${FlagFilter} name="mine" label="Mine" value=${query.mine} instead=${{ user: null }} />` : null}
         <${PeriodChoice} query=${query} usual="" />
         ${query.mine ? null : html`<${TextFilter} name="user" label="User" value=${query.user} choices=${users} />`}
-        <${TextFilter} name="name" label="Name" value=${query.name} placeholder="train or sweep*" />
+        <${TextFilter} name="name" label="Name" value=${query.name} placeholder="a part, or sweep*" />
         <${TextFilter} name="tag" label="Tag" value=${query.tag} />
         <${Download} kind="csv" path=${csv} title="All jobs that match, at most 100 000">CSV<//>
       </div>

@@ -11,7 +11,7 @@ import { between, clock, duration, fullTime, size } from "../words.js";
 /** @typedef {import("../history-types.js").HistoryRecord} HistoryRecord */
 
 /** @param {{row: HistoryRow}} props */
-function Result({ row }) {
+export function Result({ row }) {
   const { job } = row.record;
   if (row.words) return html`${row.words} <a class="tag" href=${link("history", { array: String(job.id) })}>members</a>`;
   const ending = endingOf(row.record);
@@ -19,7 +19,7 @@ function Result({ row }) {
 }
 
 /** @param {{record: HistoryRecord}} props */
-function Memory({ record }) {
+export function Memory({ record }) {
   const run = lastRun(record);
   const peak = peakOf(run);
   const { spec } = record.job;

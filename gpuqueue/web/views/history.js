@@ -19,6 +19,11 @@ const EVERY_MS = 10000;
 const ROWS = 50;
 /** Words of the address that are no filter. */
 const NO_FILTER = ["sort", "order", "after"];
+/** The order at first: the newest end. Of the members of an array it is that of their ids. @param {Record<string, string>} query */
+const sortOf = (query) => query.sort ?? (query.array ? "id" : "ended");
+const ENDED = ["succeeded", "failed", "cancelled", "lost"];
+/** The filters with which an array is still one row: its members have them in common. */
+const COMMON = ["mine", "user", "name", "tag", "since", "until"];
 const COLUMNS = [
   ["id", "Job", "id"],
   ["", "Name", "name"],
@@ -31,13 +36,32 @@ const COLUMNS = [
   ["peak", "Peak memory", "memory"],
 ];
 
+/** The states that are asked for: at first those of jobs that have ended. @param {Record<string, string>} query */
+function statesOf({ state, array }) {
+  if (state === "all" || (!state && array)) return [];
+  return state ? state.split(",") : ENDED;
+}
+
+/**
+ * The pattern for a part of a name in any case. What has a sign of a pattern is one already.
+ * @param {string | undefined} text
+ */
+export function patternOf(text) {
+  if (!text || /[*?[]/.test(text)) return text;
+  const signs = [...text].map((each) => {
+    const [small, large] = [each.toLowerCase(), each.toUpperCase()];
+    return small === large || small.length > 1 || large.length > 1 ? each : `[${small}${large}]`;
+  });
+  return `*${signs.join("")}*`;
+}
+
 /** The query of the API for the filters in the address. @param {Record<string, string>} query @param {Me} me */
 export function questionOf(query, me) {
   const now = Date.now();
   return {
     user: query.mine ? me.account : query.user,
-    name: query.name,
-    state: query.state ? query.state.split(",") : [],
+    name: patternOf(query.name),
+    state: statesOf(query),
     ending: query.ending,
     exit_code: query.exit_code,
     tag: query.tag,
@@ -50,14 +74,18 @@ export function questionOf(query, me) {
     min_duration_s: query.min_duration ? secondsOf(query.min_duration) : null,
     max_duration_s: query.max_duration ? secondsOf(query.max_duration) : null,
     text: query.text,
-    sort: query.sort,
+    sort: sortOf(query),
     reverse: query.order === "up",
     array: query.array,
   };
 }
 
 /** Members of arrays are folded into one row where the service can do that. @param {Record<string, string>} query */
-const folds = (query) => !query.array && !query.sort;
+function folds(query) {
+  if (query.array) return false;
+  if (sortOf(query) === "id") return true;
+  return sortOf(query) === "ended" && (!query.state || query.state === "all") && Object.keys(query).every((each) => COMMON.includes(each) || NO_FILTER.includes(each) || each === "state");
+}
 
 /** @param {HistoryPage | null} page @returns {HistoryRow[]} */
 const rowsOf = (page) => page?.rows ?? (page?.records ?? []).map((record) => ({ record, words: "" }));
@@ -66,20 +94,20 @@ const rowsOf = (page) => page?.rows ?? (page?.records ?? []).map((record) => ({ 
 function NoRows({ query }) {
   if (query.after) return html`<div class="empty"><p>There are no more jobs.</p></div>`;
   if (Object.keys(query).some((each) => !NO_FILTER.includes(each))) {
-    return html`<div class="empty"><p>No recorded job matches these filters.</p><p><a class="button" href="#/history">Show all jobs</a></p></div>`;
+    return html`<div class="empty"><p>No recorded job matches these filters.</p><p><a class="button" href=${link("history", { state: "all" })}>Show all jobs</a></p></div>`;
   }
-  return html`<div class="empty"><p>No job is recorded yet. To submit one, <a href=${link("submit")}>use the form</a>, or type:</p>
+  return html`<div class="empty"><p>No job has ended yet. <a href=${link("queue")}>The queue</a> has those that run and wait. To submit one, <a href=${link("submit")}>use the form</a>, or type:</p>
     <pre>gpuqueue submit train.py --mem 6G</pre></div>`;
 }
 
 /** @param {{query: Record<string, string>}} props */
 function Head({ query }) {
-  const sorted = query.sort ?? "id";
+  const sorted = sortOf(query);
   const isUp = query.order === "up";
   /** Names ascend and all else descends, unless the order is reversed. @param {string} name */
   const direction = (name) => ((name === "user") !== isUp ? "ascending" : "descending");
   /** @param {string} name */
-  const sort = (name) => filter({ sort: name === "id" ? null : name, order: sorted === name && !isUp ? "up" : null });
+  const sort = (name) => filter({ sort: name === sortOf({ array: query.array }) ? null : name, order: sorted === name && !isUp ? "up" : null });
   return html`
     <thead><tr>
       ${COLUMNS.map(([name, label, kind]) => html`
@@ -127,7 +155,7 @@ export function History({ me, query }) {
     <h1 class="hidden">History</h1>
     <${HistoryFilters} me=${me} query=${query} users=${users} csv=${csv} />
     <${Trouble} error=${error} />
-    ${query.array ? html`<p>The members of array <a href=${link("history")}>${query.array}</a> that began. <a href=${link("history")}>Show all jobs</a></p>` : null}
+    ${query.array ? html`<p>The members of array <a href=${link(`jobs/${query.array}`)}>${query.array}</a> that began. <a href=${link("history")}>Show all jobs</a></p>` : null}
     ${page || error ? null : html`<p class="loading">Loading the history…</p>`}
     ${page && rows.length ? html`
       <div class=${`wide ${isOld ? "old" : ""}`} aria-busy=${isOld ? "true" : "false"}>

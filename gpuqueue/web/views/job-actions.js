@@ -1,5 +1,6 @@
 // The buttons of a job, as far as the caller may change it. The service refuses the rest, and the page says so.
 import { change, noted } from "../api.js";
+import { keepDraft } from "../drafts.js";
 import { isActive, isEnd } from "../job-states.js";
 import { useKeys } from "../keys.js";
 import { html, useState } from "../lib.js";
@@ -8,9 +9,10 @@ import { Fault } from "../parts/field.js";
 import { jobLink } from "../route.js";
 import { PRIORITIES, duration } from "../words.js";
 import { RunAgain } from "./job-again.js";
+import { EditJob, hasBegun, saveEdit } from "./job-edit.js";
 import { EditTags, MoreTime, WriteNote, saveNote, saveTags } from "./job-marks.js";
 
-/** @typedef {"cancel" | "again" | "note" | "tags" | "time" | null} Asks */
+/** @typedef {"cancel" | "again" | "note" | "tags" | "time" | "edit" | null} Asks */
 
 /** @param {{label: string, name: string, state: string, isArray: boolean, fault: string | null, onYes: () => void, onNo: () => void}} props */
 function ConfirmCancel({ label, name, state, isArray, fault, onYes, onNo }) {
@@ -40,30 +42,31 @@ function ConfirmCancel({ label, name, state, isArray, fault, onYes, onNo }) {
  */
 export function JobActions({ me, view, state, label, path, asks, onAsk, onChange }) {
   const [says, setSays] = useState(/** @type {{words: any, isBad: boolean} | null} */ (null));
-  const [fault, setFault] = useState(/** @type {string | null} */ (null));
+  const [refusal, setRefusal] = useState(/** @type {import("../api.js").ApiError | null} */ (null));
+  const fault = refusal?.message ?? null;
   const [isBusy, setBusy] = useState(false);
-  const { spec, member, note, tags } = view.record.job;
+  const { spec, member, note, tags, front } = view.record.job;
   const { rights } = view;
   const may = rights.change && !isEnd(state);
   const waits = state === "queued" || state === "held";
 
   /** @param {Asks} next */
   const ask = (next) => {
-    setFault(null);
+    setRefusal(null);
     onAsk(next);
   };
   /** Do something. If a dialog asked for it, that stays open after a refusal, and says why. @param {() => Promise<any>} work */
   const act = async (work) => {
     if (isBusy) return;
     setBusy(true);
-    setFault(null);
+    setRefusal(null);
     try {
       setSays({ words: await work(), isBad: false });
       onAsk(null);
     } catch (error) {
-      const words = noted(error).message;
-      if (asks) setFault(words);
-      else setSays({ words, isBad: true });
+      const met = noted(error);
+      if (asks) setRefusal(met);
+      else setSays({ words: met.message, isBad: true });
     }
     setBusy(false);
     onChange();
@@ -79,6 +82,14 @@ export function JobActions({ me, view, state, label, path, asks, onAsk, onChange
   const again = (mem) => act(async () => {
     const job = await change("POST", `${path}/retry`, { changes: mem ? { mem } : {} });
     return html`It runs again as <a href=${jobLink(job.id)}>job ${job.id}</a>.`;
+  });
+  /** @param {boolean} front */
+  const move = (front) => act(() => change("POST", `${path}/move`, { front }).then(() => (front ? "It goes before your other waiting jobs now." : "It has its place by arrival again.")));
+  /** @param {any} before @param {any} after */
+  const edit = (before, after) => act(async () => {
+    const words = await saveEdit(path, before, after);
+    keepDraft(`edit:${path}`, null);
+    return words;
   });
   const stop = () => ask(null);
   useKeys({
@@ -96,6 +107,9 @@ export function JobActions({ me, view, state, label, path, asks, onAsk, onChange
           <select disabled=${isBusy} value=${spec.priority} onChange=${(/** @type {any} */ event) => setPriority(event.currentTarget.value)}>
             ${PRIORITIES.map((each) => html`<option value=${each}>${each}</option>`)}
           </select></label>` : null}
+        ${may && waits && !member ? html`<button type="button" disabled=${isBusy} onClick=${() => ask("edit")}>Edit…</button>` : null}
+        ${may && state === "queued" && !member ? html`<button type="button" disabled=${isBusy} onClick=${() => move(front === null)} title=${front === null ? `Before the other waiting jobs of ${spec.account.name}; the order between users stays` : "To its place by arrival"}>${front === null ? "To the front" : "Back to its place"}</button>` : null}
+        ${may && state === "running" && spec.array && !member && hasBegun(view) ? html`<button type="button" disabled=${isBusy} onClick=${() => ask("edit")}>Edit…</button>` : null}
         ${may ? html`<button type="button" disabled=${isBusy || state === "cancelling"} onClick=${() => ask("cancel")}>Cancel…</button>` : null}
         ${may && spec.time_limit_s !== null && !member && !spec.array ? html`<button type="button" disabled=${isBusy || state === "cancelling"} onClick=${() => ask("time")}>More time…</button>` : null}
         ${rights.change ? html`<button type="button" disabled=${isBusy} onClick=${() => ask("note")}>Note…</button>
@@ -105,8 +119,9 @@ export function JobActions({ me, view, state, label, path, asks, onAsk, onChange
       ${!rights.change && me.account ? html`<small>Only ${spec.account.name} or an administrator may change it.</small>` : null}
       <p role="status" class=${says?.isBad ? "bad-text" : ""}>${says?.words}</p>
       ${asks === "cancel" ? html`<${ConfirmCancel} label=${label} name=${spec.name} state=${state} isArray=${spec.array !== null} fault=${fault} onYes=${cancel} onNo=${stop} />` : null}
-      ${asks === "note" ? html`<${WriteNote} label=${label} text=${note ?? ""} fault=${fault} onYes=${(/** @type {string} */ text) => act(() => saveNote(path, text))} onNo=${stop} />` : null}
-      ${asks === "tags" ? html`<${EditTags} label=${label} text=${tags.join(" ")} fault=${fault} onYes=${(/** @type {string} */ text) => act(() => saveTags(path, tags, text))} onNo=${stop} />` : null}
+      ${asks === "note" ? html`<${WriteNote} label=${label} path=${path} text=${note ?? ""} fault=${fault} onYes=${(/** @type {string} */ text) => act(() => saveNote(path, text))} onNo=${stop} />` : null}
+      ${asks === "tags" ? html`<${EditTags} label=${label} path=${path} text=${tags.join(" ")} fault=${fault} onYes=${(/** @type {string} */ text) => act(() => saveTags(path, tags, text))} onNo=${stop} />` : null}
+      ${asks === "edit" ? html`<${EditJob} label=${label} view=${view} path=${path} error=${refusal} onYes=${edit} onNo=${stop} />` : null}
       ${asks === "time" ? html`<${MoreTime} label=${label} text="1h" fault=${fault} onYes=${extend} onNo=${stop} />` : null}
       ${asks === "again" ? html`<${RunAgain} label=${label} view=${view} fault=${fault} onYes=${again} onNo=${stop} />` : null}
     </div>

@@ -4,9 +4,11 @@ import { html, useMemo } from "../lib.js";
 import { useNow } from "../now.js";
 import { Legend, availableOf } from "../parts/memory-bar.js";
 import { Trouble } from "../parts/trouble.js";
+import { mayOnSite } from "../rights.js";
 import { withProgress } from "../room.js";
 import { link } from "../route.js";
 import { plural, size } from "../words.js";
+import { DeviceDrain, HostDrain } from "./device-drain.js";
 import { DeviceRow, FIGURES } from "./device-row.js";
 import { IdleHolders } from "./idle-holders.js";
 import { RoomQuestion } from "./room-question.js";
@@ -66,7 +68,7 @@ function useDevices(overview, now) {
 /** @param {{me: import("../types.js").Me, query: Record<string, string>}} props */
 export function Overview({ me, query }) {
   /** @type {import("../api.js").Polled<import("../types.js").Overview>} */
-  const { value, error } = usePolled(address("/overview"), EVERY_MS);
+  const { value, error, again } = usePolled(address("/overview"), EVERY_MS);
   const now = useNow(value?.at ?? null);
   const devices = useDevices(value, now);
   const hosts = useMemo(() => byHost(devices), [devices]);
@@ -79,19 +81,19 @@ export function Overview({ me, query }) {
       <${Totals} overview=${value} />
       <${IdleHolders} devices=${value.devices} now=${now} />
       <${Legend} />
-      ${hosts.map(([host, devices]) => html`<${Host} key=${host} host=${host} devices=${devices} now=${now} />`)}
+      ${hosts.map(([host, devices]) => html`<${Host} key=${host} host=${host} devices=${devices} now=${now} mayDrain=${mayOnSite(me, "drain")} onChange=${again} />`)}
     ` : html`<${Empty} />`}
   `;
 }
 
-/** @param {{host: string, devices: import("../types.js").DeviceView[], now: number}} props */
-function Host({ host, devices, now }) {
+/** @param {{host: string, devices: import("../types.js").DeviceView[], now: number, mayDrain: boolean, onChange: () => void}} props */
+function Host({ host, devices, now, mayDrain, onChange }) {
   const silent = devices.every((each) => each.silent_s !== null);
   const refusals = devices.find((each) => each.refusals)?.refusals;
   const figures = FIGURES.filter(({ of }) => devices.some((each) => of(each) !== null)); // a simulated device has none
   return html`
     <section class="host" aria-label=${`Host ${host}`}>
-      <h2>${host} <small>${plural(devices.length, "device")}${silent ? html`, <span class="bad-text">silent</span>` : null}</small></h2>
+      <h2>${host} <small>${plural(devices.length, "device")}${silent ? html`, <span class="bad-text">silent</span>` : null}</small>${mayDrain && devices.length > 1 ? html`<${HostDrain} host=${host} devices=${devices} onChange=${onChange} />` : null}</h2>
       ${refusals ? html`<p class="banner" role="status">This host could not start several jobs in a row: ${refusals}</p>` : null}
       <div class="wide">
         <table class="devices" aria-label=${`Devices of ${host}`}>
@@ -100,7 +102,7 @@ function Host({ host, devices, now }) {
             ${figures.map(({ label }) => html`<th key=${label} scope="col" class="figure">${label}</th>`)}
             <th scope="col">Jobs</th><th scope="col" class="state">State</th>
           </tr></thead>
-          <tbody>${devices.map((each) => html`<${DeviceRow} key=${each.uuid} device=${each} figures=${figures} now=${now} />`)}</tbody>
+          <tbody>${devices.map((each) => html`<${DeviceRow} key=${each.uuid} device=${each} figures=${figures} now=${now} tools=${mayDrain ? html`<${DeviceDrain} device=${each} onChange=${onChange} />` : null} />`)}</tbody>
         </table>
       </div>
     </section>

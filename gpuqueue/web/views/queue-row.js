@@ -6,7 +6,7 @@ import { between, clock, duration, fullTime, placeOf, reasonOf, size } from "../
 /** @typedef {import("../types.js").QueueRow} QueueRow */
 
 /** @param {{row: QueueRow}} props */
-function Memory({ row }) {
+export function Memory({ row }) {
   const asked = row.whole ? "whole device" : size(row.mem_bytes);
   const many = row.gpus > 1 ? html`<small> × ${row.gpus}</small>` : null;
   const asksInAll = row.mem_bytes * row.gpus;
@@ -32,7 +32,7 @@ function Running({ row, now, progress }) {
 }
 
 /** @param {{row: QueueRow, now: number, place?: import("../types.js").JobPlace, progress?: import("../types.js").Progress}} props */
-function Story({ row, now, place, progress }) {
+export function Story({ row, now, place, progress }) {
   if (row.state === "cancelling") return html`its processes are being ended`;
   if (row.state === "running" || row.state === "starting") return html`<${Running} row=${row} now=${now} progress=${progress} />`;
   const members = row.members ? html`<small> · ${row.members.words}</small>` : null;

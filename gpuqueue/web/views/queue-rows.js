@@ -174,7 +174,8 @@ export function QueueRows({ me, table, listKey, sort, order, selected, places, p
             <th scope="col" class=${kind} aria-sort=${sort === name ? (order === "down" ? "descending" : "ascending") : undefined}>
               <button type="button" class="head" onClick=${() => onSort(name)}>${label}<span aria-hidden="true" class="arrow">${sort === name ? (order === "down" ? "↓" : "↑") : ""}</span></button>
             </th>`)}
-          <th scope="col" class="story">What it does, or why it waits</th>
+          <th scope="col" class="story" aria-sort=${sort === "place" ? (order === "down" ? "descending" : "ascending") : undefined}>
+            <button type="button" class="head" onClick=${() => onSort("place")} title="Sort by the place in line">What it does, or why it waits<span aria-hidden="true" class="arrow">${sort === "place" ? (order === "down" ? "↓" : "↑") : ""}</span></button></th>
         </tr></thead>
         <tbody>
           ${from > 0 ? html`<tr key="above" class="space" aria-hidden="true"><td colspan="9" style=${{ height: `${from * height}px` }}></td></tr>` : null}

@@ -41,7 +41,7 @@ function NoRows({ table, query }) {
     return html`<div class="empty"><p>${all ? `None of the ${plural(all, "job")} in the queue` : "No job in the queue"} matches these filters. Jobs that have ended are in the history.</p>
       <p class="actions">
         ${LABEL.test(text ?? "") ? html`<a class="button" href=${jobLink(text)}>Show job ${text}</a>` : null}
-        <a class="button" href=${link("history", { user, mine, tag, name: text ? `*${text}*` : null })}>Search the history</a>
+        <a class="button" href=${link("history", { user, mine, tag, name: text })}>Search the history</a>
         <a class="button" href=${link("queue")}>Show all jobs in the queue</a>
       </p></div>`;
   }

@@ -2,8 +2,14 @@
 import { change, keepKey } from "../api.js";
 import { html, useState } from "../lib.js";
 
-/** @param {{failure: string | null, hasLeft: boolean, onDone: () => void, onBack: (() => void) | null}} props */
-export function SignIn({ failure, hasLeft, onDone, onBack }) {
+/** Why the form is there. @type {Record<string, string>} */
+const WHY = {
+  over: "Your session is over: it ends after 12 hours without use, after a week, and when its token is revoked. What you have typed is kept: sign in, and go on.",
+  left: "You are signed out.",
+};
+
+/** @param {{failure: string | null, why: "over" | "left" | null, onDone: () => void, onBack: (() => void) | null}} props */
+export function SignIn({ failure, why, onDone, onBack }) {
   const [wrong, setWrong] = useState(/** @type {string | null} */ (null));
   const [isBusy, setBusy] = useState(false);
   /** @param {SubmitEvent & {currentTarget: HTMLFormElement}} event */
@@ -26,7 +32,10 @@ export function SignIn({ failure, hasLeft, onDone, onBack }) {
     <section class="sign-in">
       <h1>Sign in</h1>
       ${says ? html`<p class="banner bad" role="alert">${says}</p>` : null}
-      ${hasLeft && !says ? html`<p class="banner" role="status">You are signed out.</p>` : null}
+      ${why && !says ? html`<p class="banner" role="status">${WHY[why]}</p>` : null}
+      <p>This is gpuqueue at <bdi>${location.host}</bdi>: the queue for the GPUs of this site. You submit jobs, and each
+      starts as soon as a device has room for it. The page needs to know who you are, for it shows and changes what your
+      account may.</p>
       <h2>From the command line</h2>
       <p>Where you use <code>gpuqueue</code>, type:</p>
       <pre>gpuqueue web</pre>
