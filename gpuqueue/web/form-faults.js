@@ -4,6 +4,11 @@
 
 /** What a message is about, by its text. The first one counts. @type {[RegExp, FieldName][]} */
 const FIELDS = [
+  [/\btargets?\b|notify_urls|nothing can be sent/, "on_end"],
+  [/\bsweep\b/, "sweep"],
+  [/at_once|at once/, "at_once"],
+  [/\barray\b|\bindex/, "array"],
+  [/^after\b|dependency|dependencies/, "after"],
   [/^cpu_mem\b/, "cpu_mem"],
   [/^cpus\b/, "cpus"],
   [/ is not a (usable )?size: /, "mem"],

@@ -51,6 +51,12 @@
  * @property {string} priority
  * @property {string} pool
  * @property {string} tags
+ * @property {string} array
+ * @property {string} sweep
+ * @property {string} at_once
+ * @property {string} after
+ * @property {string} on_end
+ * @property {string} on_fail
  */
 
 /**
@@ -67,6 +73,7 @@
  * @property {string[]} devices
  * @property {string[]} pools
  * @property {string[]} environments
+ * @property {string[]} targets
  */
 
 export {};

@@ -15,13 +15,13 @@ const PAUSE_MS = 15000;
 /**
  * Follow the output of one run. What it returns is new whenever `version` is.
  * @param {string} path of the job
- * @param {{attempt: number, stream: string, lines: number | null, isNow: boolean, mayDrop: boolean}} what
- *   `lines`: begin with the last ones, null: with the first one; `isNow`: more may come; `mayDrop`: the oldest lines may
+ * @param {{attempt: number, stream: string, lines: number | null, from: number, isNow: boolean, mayDrop: boolean}} what
+ *   `lines`: begin with the last ones, null: at the byte `from`; `isNow`: more may come; `mayDrop`: the oldest lines may
  *   go for new ones, because nobody reads them
  * @returns {Shown}
  */
-export function useLog(path, { attempt, stream, lines, isNow, mayDrop }) {
-  const [shown, setShown] = useState(/** @type {Shown} */ ({ log: new LogText(), version: 0, isWhole: lines === null, isFull: false, wrong: "", warning: "" }));
+export function useLog(path, { attempt, stream, lines, from, isNow, mayDrop }) {
+  const [shown, setShown] = useState(/** @type {Shown} */ ({ log: new LogText(), version: 0, isWhole: lines === null && !from, isFull: false, wrong: "", warning: "" }));
   const now = useRef({ isNow, mayDrop });
   now.current = { isNow, mayDrop };
   const wake = useRef(() => {});
@@ -33,7 +33,7 @@ export function useLog(path, { attempt, stream, lines, isNow, mayDrop }) {
     let offset = -1;
     let version = 0;
     let isBusy = false;
-    let isWhole = lines === null;
+    let isWhole = lines === null && !from;
     let pause = EVERY_MS;
     /** @param {Partial<Shown>} more */
     const draw = (more) => setShown({ log, version: (version += 1), isWhole, isFull: false, wrong: "", warning: "", ...more });
@@ -49,9 +49,9 @@ export function useLog(path, { attempt, stream, lines, isNow, mayDrop }) {
       const wasNow = now.current.isNow;
       let isMore = false;
       try {
-        const begin = offset < 0 && lines !== null ? { lines } : { offset: Math.max(0, offset) };
+        const begin = offset < 0 && lines !== null ? { lines } : { offset: offset < 0 ? from : offset };
         const part = await readBytes(`${path}/log`, { attempt, stream, ...begin }, stop.signal);
-        if (offset < 0 && part.next === part.bytes.length) isWhole = true;
+        if (offset < 0 && !from && part.next === part.bytes.length) isWhole = true;
         const isFirst = offset < 0;
         offset = part.next;
         pause = EVERY_MS;
@@ -75,7 +75,7 @@ export function useLog(path, { attempt, stream, lines, isNow, mayDrop }) {
       clearTimeout(timer);
       forget();
     };
-  }, [path, attempt, stream, lines]);
+  }, [path, attempt, stream, lines, from]);
   useEffect(() => wake.current(), [isNow, mayDrop]); // the last lines come when the run has ended
   return shown;
 }

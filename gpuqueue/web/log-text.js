@@ -203,6 +203,23 @@ export function marked(line, wanted) {
   return [...found, ...part(line.runs, from, line.length)];
 }
 
+/** An address in a log. Signs at its end belong to the sentence around it. */
+const ADDRESS = /\bhttps?:\/\/[^\s<>"'`\x00-\x1f]*[^\s<>"'`\x00-\x1f.,;:!?)\]}]/g;
+
+/** The parts of a text: addresses, and what is between them. @param {string} text @returns {{text: string, isAddress: boolean}[]} */
+export function addressesIn(text) {
+  if (!text.includes("://")) return [{ text, isAddress: false }];
+  const found = [];
+  let from = 0;
+  for (const match of text.matchAll(ADDRESS)) {
+    if (match.index > from) found.push({ text: text.slice(from, match.index), isAddress: false });
+    found.push({ text: match[0], isAddress: true });
+    from = match.index + match[0].length;
+  }
+  if (from < text.length) found.push({ text: text.slice(from), isAddress: false });
+  return found;
+}
+
 /** The classes and the colours of a style. @param {string} style @returns {{names: string, own: Record<string, string> | undefined}} */
 export function styled(style) {
   if (!style) return { names: "", own: undefined };

@@ -19,7 +19,7 @@ const KEYS = [
   ["c", "cancel the selected jobs, or the job that is shown; asks first"],
   ["h, r", "hold, release them"],
   ["/, n, N", "in a job: search its output, next and previous match; Esc leaves the search"],
-  ["f, w", "in a job: follow its output, wrap its lines"],
+  ["f, w, B", "in a job: follow its output, wrap its lines, go to its beginning"],
 ];
 
 /** @param {{onClose: () => void}} props */

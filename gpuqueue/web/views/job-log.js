@@ -3,12 +3,13 @@ import { address } from "../api.js";
 import { useKeys } from "../keys.js";
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../lib.js";
 import { FIRST_LINES, useLog } from "../log-reader.js";
-import { MOST_LINES, marked, styled, textOf } from "../log-text.js";
+import { MOST_LINES, addressesIn, marked, styled, textOf } from "../log-text.js";
 import { Download } from "../parts/download.js";
 import { Panel } from "../parts/panel.js";
 import { Tabs } from "../parts/tabs.js";
 import { remember, remembered } from "../storage.js";
 import { plural } from "../words.js";
+import { LogSearch } from "./log-search.js";
 
 /** Lines that are drawn together, and not again while none of them changes. */
 const CHUNK = 100;
@@ -21,12 +22,18 @@ const NEAR = 12;
 /** @typedef {import("../log-text.js").LogText} LogText */
 /** @typedef {{id: number, key: string, node: any}} Drawn */
 
+/** So many bytes before a line that was found are shown with it. */
+const BEFORE_BYTES = 4096;
+
+/** A text whose addresses are links. @param {string} text */
+const linked = (text) => addressesIn(text).map((each) => (each.isAddress ? html`<a href=${each.text} target="_blank" rel="noopener noreferrer">${each.text}</a>` : each.text));
+
 /** @param {Line} line @param {number} number @param {string} wanted @param {boolean} isFound */
 function lineNode(line, number, wanted, isFound) {
   return html`<div key=${number} class=${isFound ? "line found" : "line"} data-line=${number}>${marked(line, wanted).map((run, place) => {
     const { names, own } = styled(run.style);
     if (run.isMatch) return html`<mark key=${place}>${run.text}</mark>`;
-    return names || own ? html`<span key=${place} class=${names} style=${own}>${run.text}</span>` : run.text;
+    return names || own ? html`<span key=${place} class=${names} style=${own}>${linked(run.text)}</span>` : linked(run.text);
   })}</div>`;
 }
 
@@ -89,6 +96,7 @@ export function Log({ view, run, path, isNow }) {
 function Output({ view, run, path, isNow }) {
   const [stream, setStream] = useState("log");
   const [lines, setLines] = useState(/** @type {number | null} */ (FIRST_LINES));
+  const [from, setFrom] = useState(0);
   const [isFollowing, setFollowing] = useState(true);
   const [doesWrap, setWrap] = useState(remembered("wrap") !== "off");
   const [text, setText] = useState("");
@@ -96,7 +104,7 @@ function Output({ view, run, path, isNow }) {
   const box = useRef(/** @type {HTMLDivElement | null} */ (null));
   const field = useRef(/** @type {HTMLInputElement | null} */ (null));
   const draw = useChunks();
-  const shown = useLog(path, { attempt: run.attempt, stream, lines, isNow, mayDrop: isFollowing });
+  const shown = useLog(path, { attempt: run.attempt, stream, lines, from, isNow, mayDrop: isFollowing });
   const { log, version } = shown;
   const wanted = text.toLowerCase();
   const matches = useMemo(() => matchesIn(log, wanted), [log, version, wanted]);
@@ -121,7 +129,7 @@ function Output({ view, run, path, isNow }) {
     if (found < 0 || isFollowing) return;
     const line = box.current?.querySelector(`[data-line="${found}"]`);
     if (box.current && line) box.current.scrollTop += line.getBoundingClientRect().top - box.current.getBoundingClientRect().top - box.current.clientHeight / 2;
-  }, [found, wanted]);
+  }, [found, wanted, log]);
   /** @param {any} event */
   const typed = (event) => {
     setText(event.currentTarget.value);
@@ -139,6 +147,26 @@ function Output({ view, run, path, isNow }) {
       box.current?.focus();
     }
   };
+  const toBeginning = () => {
+    setFollowing(false);
+    setFrom(0);
+    setLines(null);
+    if (box.current) box.current.scrollTop = 0;
+    box.current?.focus();
+  };
+  const toEnd = () => {
+    setLines(FIRST_LINES);
+    setFrom(0);
+    setFollowing(true);
+  };
+  /** Show a line that the service has found. @param {import("./log-search.js").LogMatch} match @param {import("./log-search.js").LogMatch[]} all */
+  const goTo = (match, all) => {
+    const begin = Math.max(0, match.offset - BEFORE_BYTES);
+    setFollowing(false);
+    setLines(null);
+    setFrom(begin);
+    setPlace(all.filter((each) => each.offset >= begin && each.offset < match.offset).length);
+  };
   const wrap = () => {
     remember("wrap", doesWrap ? "off" : null);
     setWrap(!doesWrap);
@@ -147,7 +175,8 @@ function Output({ view, run, path, isNow }) {
     "/": () => field.current?.select(),
     n: () => go(1),
     N: () => go(-1),
-    f: () => setFollowing(true),
+    f: () => (from ? toEnd() : setFollowing(true)),
+    B: toBeginning,
     w: wrap,
   });
 
@@ -163,14 +192,18 @@ function Output({ view, run, path, isNow }) {
         <button type="button" aria-label="Next match" onClick=${() => go(1)} disabled=${!matches.length}>↓</button>` : null}
     </span>
     <label class="check"><input type="checkbox" checked=${doesWrap} onChange=${wrap} /> Wrap</label>
-    ${isNow ? html`<button type="button" aria-pressed=${isFollowing} class="toggle" onClick=${() => setFollowing(!isFollowing)}>Follow</button>` : null}
+    ${isNow ? html`<button type="button" aria-pressed=${isFollowing} class="toggle" onClick=${() => (from ? toEnd() : setFollowing(!isFollowing))}>Follow</button>` : null}
     <${Download} path=${address(`${path}/log/file`, { attempt: run.attempt, stream })}>Download<//>`;
   return html`
     <${Panel} name="log" title=${view.record.runs.length > 1 ? `Output of run ${run.attempt}` : "Output"} tools=${html`<div class="log-tools">${tools}</div>`}>
       ${shown.wrong ? html`<p class="banner" role="status"><bdi>${shown.wrong}</bdi></p>` : null}
       ${shown.warning ? html`<p class="banner" role="status"><bdi>${shown.warning}</bdi></p>` : null}
       ${shown.isFull ? html`<p class="banner" role="status">There is more output. It is read on when you follow it.</p>` : null}
-      ${!shown.isWhole || log.dropped ? html`<p class="log-more">${log.dropped ? `These are the last ${plural(log.lines.length, "line")}.` : html`These are the last lines. <button type="button" class="plain" onClick=${() => { setFollowing(false); setLines((lines ?? 0) * 8 >= MOST_LINES ? null : (lines ?? 0) * 8); }}>Show more</button>`}</p>` : null}
+      ${!shown.isWhole || log.dropped ? html`<p class="log-more">${from ? "These lines are from the middle." : log.dropped ? `These are the last ${plural(log.lines.length, "line")}.` : "These are the last lines."}
+        <button type="button" class="plain" onClick=${toBeginning}>Beginning</button>
+        ${from ? html`<button type="button" class="plain" onClick=${toEnd}>End</button>` : null}
+        ${from || log.dropped ? null : html`<button type="button" class="plain" onClick=${() => { setFollowing(false); setLines((lines ?? 0) * 8 >= MOST_LINES ? null : (lines ?? 0) * 8); }}>Show more</button>`}</p>` : null}
+      ${wanted && (!shown.isWhole || log.dropped || shown.isFull) ? html`<${LogSearch} path=${path} run=${{ attempt: run.attempt, stream }} wanted=${text.trim()} onGo=${goTo} />` : null}
       <div class=${`log-lines ${doesWrap ? "wraps" : ""} ${isShort ? "short" : ""}`} ref=${box} onScroll=${scrolled} tabindex="0" role="region" aria-label="Output, scrollable">
         ${isEmpty ? html`<p class="none">${isNow ? "Nothing was written yet." : shown.wrong ? "" : "Nothing was written."}</p>` : nodes}
       </div>

@@ -1,9 +1,11 @@
 // What was asked for: the command, the code with its difference from a commit, and the environment.
-import { readBytes } from "../api.js";
+import { address, readBytes } from "../api.js";
 import { html, useState } from "../lib.js";
+import { Download } from "../parts/download.js";
 import { Panel } from "../parts/panel.js";
+import { useRead } from "../reading.js";
 import { labelOf } from "../record.js";
-import { clock, duration, fullTime, plural } from "../words.js";
+import { clock, duration, fullTime, plural, size } from "../words.js";
 
 /** Most lines of a difference that are shown. */
 const MOST_LINES = 5000;
@@ -37,6 +39,17 @@ function Diff({ path }) {
   `;
 }
 
+/** The files that a run has made: those in its copy of the code, or what was kept of them. @param {{path: string, label: string, attempt: number}} props */
+function Files({ path, label, attempt }) {
+  /** @type {import("../reading.js").Once<{state: string, size_bytes: number | null, expires_at: string | null, reason: string | null}>} */
+  const { value: kept } = useRead(address(`${path}/files/kept`, { run: attempt }));
+  return html`
+    <${Download} path=${address(`${path}/files`, { run: attempt })} title="An archive (tar) of the files that the run has made or changed">Download its files<//>
+    ${kept?.size_bytes ? html` <small>${size(kept.size_bytes)} kept${kept.expires_at ? html`, until <time datetime=${kept.expires_at} title=${fullTime(kept.expires_at)}>${clock(kept.expires_at)}</time>` : null}</small>` : null}
+    ${kept?.reason && kept.state !== "none" ? html` <small><bdi>${kept.reason}</bdi></small>` : null}
+    <small> or type <code>gpuqueue fetch ${label}</code></small>`;
+}
+
 /** @param {{env: Record<string, string>}} props */
 function Environment({ env }) {
   const names = Object.keys(env).sort();
@@ -51,8 +64,8 @@ function Environment({ env }) {
 /** @param {{label: string, children?: any}} props */
 const Fact = ({ label, children }) => html`<div><dt>${label}</dt><dd>${children}</dd></div>`;
 
-/** @param {{view: import("../job-types.js").JobView, path: string}} props */
-export function Request({ view, path }) {
+/** @param {{view: import("../job-types.js").JobView, path: string, run: import("../job-types.js").Run | null}} props */
+export function Request({ view, path, run }) {
   const { job } = view.record;
   const { spec } = job;
   const { git, snapshot } = spec;
@@ -70,7 +83,8 @@ export function Request({ view, path }) {
           <${Fact} label="Command"><pre class="command">${view.command}</pre><//>
           <${Fact} label="Directory">${isFromPage ? html`none: it was submitted from the web page <small>on <bdi>${spec.account.host}</bdi></small>` : html`<code>${spec.cwd}</code> <small>on <bdi>${spec.account.host}</bdi></small>`}<//>
           ${git ? html`<${Fact} label="Git"><bdi>${view.git}</bdi><//>` : null}
-          ${snapshot ? html`<${Fact} label="Code">a copy of its own, snapshot <code>${snapshot.slice(0, 12)}</code>${spec.keep.length ? html`, keeps <code>${spec.keep.join(" ")}</code>` : null}. Its files: <code>gpuqueue fetch ${labelOf(job)}</code><//>
+          ${snapshot ? html`<${Fact} label="Code">a copy of its own, snapshot <code>${snapshot.slice(0, 12)}</code>${spec.keep.length ? html`, keeps <code>${spec.keep.join(" ")}</code>` : null}<//>
+            ${run && view.rights.logs && !spec.array ? html`<${Fact} label="Files"><${Files} path=${path} label=${labelOf(job)} attempt=${run.attempt} /><//>` : null}
             ${git ? html`<${Fact} label="Changes"><${Diff} path=${path} /><//>` : null}` : null}
           ${spec.environment ? html`<${Fact} label="Python">environment <bdi>${spec.environment}</bdi><//>` : spec.interpreter ? html`<${Fact} label="Python"><code>${spec.interpreter}</code><//>` : null}
           ${spec.array ? html`<${Fact} label="Members"><code>${spec.array.axes.map((each) => each.replace(/^@\+?/, "")).join("  ") || spec.array.indexes}</code>${spec.array.at_once ? `, at most ${spec.array.at_once} at once` : ""}<//>` : null}

@@ -111,7 +111,7 @@ function Page({ me, id }) {
       <${Story} view=${view} path=${path} now=${now} />
       ${run ? html`<${Metrics} values=${run.values} />` : null}
       ${run ? html`<${Log} key=${run.attempt} view=${view} run=${run} path=${path} isNow=${isNow} />` : null}
-      <${Request} view=${view} path=${path} />
+      <${Request} view=${view} path=${path} run=${recorded} />
       <${Dependencies} view=${view} />
     </div>
   `;

@@ -29,6 +29,7 @@ export function ScriptFile({ file, start, fault, onFile }) {
   const hint = html`One file of at most ${size(start.file_bytes)}: it travels to the host that runs it. For a directory, type <code>gpuqueue submit</code> there.`;
   return html`
     <${Field} id="job-file" label="Script" wide hint=${hint} fault=${fault}>
+      ${file ? html`<p class="chosen-file" role="status">Chosen: <bdi>${file.name}</bdi> <small>${size(file.size)}</small></p>` : null}
       <input id="job-file" type="file" required ...${described("job-file", fault, true)} onChange=${(/** @type {Changed} */ event) => onFile(event.currentTarget.files?.[0] ?? null)} />
     <//>
   `;

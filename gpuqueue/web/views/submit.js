@@ -1,5 +1,6 @@
 // Submitting a job: a script from this machine, or an earlier job again with changes.
 import { ApiError, address, noted, send } from "../api.js";
+import { draft, keepDraft, useFile } from "../drafts.js";
 import { faultsOf } from "../form-faults.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../lib.js";
 import { Trouble } from "../parts/trouble.js";
@@ -7,7 +8,9 @@ import { useRead } from "../reading.js";
 import { labelOf } from "../record.js";
 import { jobLink } from "../route.js";
 import { faultOf, sendScript } from "../script-upload.js";
+import { usualTargets } from "./account-notifications.js";
 import { SubmitFields } from "./submit-fields.js";
+import { SubmitMore } from "./submit-more.js";
 import { EarlierJob, ScriptFile, SourceChoice } from "./submit-source.js";
 
 /** @typedef {import("../history-types.js").FormStart} FormStart */
@@ -58,10 +61,24 @@ function Done({ label, warning, onNext }) {
   `;
 }
 
-/** @param {{start: FormStart, wanted: Partial<JobForm>}} props what the address has is wanted */
-function JobFields({ start, wanted }) {
-  const [form, setForm] = useState(/** @type {JobForm} */ ({ ...start.form, ...wanted }));
-  const [file, setFile] = useState(/** @type {File | null} */ (null));
+/** What a form begins with, and what was typed into it before. @param {import("../types.js").Me} me @param {FormStart} start @param {Partial<JobForm>} wanted @param {File | null} file */
+function formOf(me, start, wanted, file) {
+  const isNew = start.label === null;
+  const begin = /** @type {JobForm} */ ({ ...start.form, ...(isNew ? usualTargets(me.account) : {}), ...wanted, script: isNew ? (file?.name ?? "") : start.form.script });
+  const typed = draft(draftOf(start));
+  // What the address has counts, unless the draft was made from the same one.
+  return { begin, typed: typed ? { ...begin, ...typed.form, ...(typed.wanted === JSON.stringify(wanted) ? {} : wanted), script: begin.script } : null };
+}
+
+/** The name of the draft of a form. @param {FormStart} start */
+const draftOf = ({ label }) => `submit:${label ?? ""}`;
+
+/** @param {{me: import("../types.js").Me, start: FormStart, wanted: Partial<JobForm>}} props what the address has is wanted */
+function JobFields({ me, start, wanted }) {
+  const name = draftOf(start);
+  const [file, setFile] = useFile(name);
+  const [{ begin, typed }] = useState(() => formOf(me, start, wanted, file));
+  const [form, setForm] = useState(/** @type {JobForm} */ (typed ?? begin));
   const [wrong, setWrong] = useState(/** @type {import("../form-faults.js").FormFault[]} */ ([]));
   const box = useRef(/** @type {HTMLFormElement | null} */ (null));
   const [marked, setMarked] = useState(0);
@@ -72,9 +89,18 @@ function JobFields({ start, wanted }) {
   const key = useRef(newKey());
   /** @param {Partial<JobForm>} changes */
   const change = (changes) => {
-    setForm((was) => ({ ...was, ...changes }));
+    const next = { ...form, ...changes };
+    setForm(next);
+    keepDraft(name, { form: next, wanted: JSON.stringify(wanted) });
     setWrong((was) => was.filter(({ field }) => field !== null && !(field in changes)));
   };
+  const clear = () => {
+    keepDraft(name, null);
+    setFile(null);
+    setForm(begin.script ? { ...begin, script: start.form.script } : begin);
+    setWrong([]);
+  };
+  const isChanged = file !== null || Object.entries(begin).some(([field, value]) => form[/** @type {keyof JobForm} */ (field)] !== value);
   /** @param {SubmitEvent} event */
   const submitted = async (event) => {
     event.preventDefault();
@@ -85,6 +111,7 @@ function JobFields({ start, wanted }) {
     try {
       const made = await submit(start, form, file, key.current);
       key.current = newKey();
+      clear();
       if (made.warning) setDone(made);
       else location.hash = jobLink(made.label);
     } catch (error) {
@@ -109,8 +136,10 @@ function JobFields({ start, wanted }) {
       ${start.warnings.map((each) => html`<p key=${each} class="banner" role="status">${each}</p>`)}
       ${start.label === null ? html`<${ScriptFile} file=${file} start=${start} fault=${wrong.find(({ field }) => field === "script")?.words ?? null} onFile=${(/** @type {File | null} */ next) => { setFile(next); change({ script: next?.name ?? "" }); }} />` : null}
       <${SubmitFields} start=${start} form=${form} faults=${wrong} onChange=${change} />
+      ${start.label === null ? html`<${SubmitMore} start=${start} form=${form} faults=${wrong} onChange=${change} />` : null}
       <div class="finish">
         <button class="main" aria-disabled=${isBusy ? "true" : undefined}>${isBusy ? "Submitting…" : start.label === null ? "Submit" : `Run job ${start.label} again`}</button>
+        ${isChanged && !isBusy ? html`<button type="button" class="plain" onClick=${clear}>Clear the form</button>` : null}
         ${wrong.length ? html`<p class="banner bad" role="alert">${[marked ? `Nothing was submitted: see the marked ${marked === 1 ? "field" : "fields"}.` : "", ...others].filter(Boolean).join(" ")}</p>` : null}
       </div>
     </form>
@@ -132,7 +161,7 @@ export function Submit({ me, query }) {
       <${SourceChoice} isAgain=${isAgain} />
       ${isAgain ? html`<${EarlierJob} me=${me} again=${again} start=${start} />` : null}
       ${isFailed ? html`<${Trouble} error=${error} />` : null}
-      ${start ? html`<${JobFields} key=${of} start=${start} wanted=${wantedIn(query)} />` : null}
+      ${start ? html`<${JobFields} key=${of} me=${me} start=${start} wanted=${wantedIn(query)} />` : null}
       ${start || isFailed || (isAgain && !again) ? null : html`<p class="loading">Loading the form…</p>`}
     </section>
   `;
