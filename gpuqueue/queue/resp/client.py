@@ -82,11 +82,21 @@ class Commands:
         return self._do(("ZCARD", key), _same)
 
     def zrange(
-        self, key: str, start: Word, end: Word, *, byscore: bool = False, offset: int | None = None, num: int = 0
+        self,
+        key: str,
+        start: Word,
+        end: Word,
+        *,
+        byscore: bool = False,
+        offset: int | None = None,
+        num: int = 0,
+        withscores: bool = False,
     ) -> Any:
-        """Return members by rank, or by score."""
+        """Return members by rank, or by score; with their scores, each is a pair."""
         how = ("BYSCORE",) if byscore else ()
         part = ("LIMIT", offset, num) if offset is not None else ()
+        if withscores:
+            return self._do(("ZRANGE", key, start, end, *how, *part, "WITHSCORES"), _scored)
         return self._do(("ZRANGE", key, start, end, *how, *part), _same)
 
     def xlen(self, key: str) -> Any:
@@ -119,6 +129,12 @@ def _pairs(answer: Any) -> dict[str, str]:
     if not isinstance(answer, list):  # slicing a string would not fail
         raise NoStore("a hash is answered with no list")
     return dict(zip(answer[::2], answer[1::2], strict=True))
+
+
+def _scored(answer: Sequence[Any]) -> list[tuple[str, float]]:
+    if answer and isinstance(answer[0], list):
+        return [(member, float(score)) for member, score in answer]
+    return [(member, float(score)) for member, score in zip(answer[::2], answer[1::2], strict=True)]
 
 
 def _entries(answer: Sequence[Any]) -> list[tuple[str, dict[str, str]]]:

@@ -72,6 +72,7 @@ export function Mine({ me }) {
   const now = useNow(table?.at ?? null);
   const [since, see] = useVisit(me.account, table ? now : null);
   const ended = (past?.rows ?? []).filter(({ record }) => since !== null && record.job.ended_at && new Date(record.job.ended_at).getTime() > since);
+  const failed = ended.filter(({ record }) => ["failed", "lost"].includes(record.job.state)).length;
   useEffect(() => {
     document.title = `${ended.length ? `(${ended.length}) ` : ""}My jobs - gpuqueue`;
   }, [ended.length]);
@@ -82,6 +83,7 @@ export function Mine({ me }) {
     <div class="mine">
       <h1 class="hidden">My jobs</h1>
       <${Trouble} error=${error ?? pastError} at=${table.at} />
+      ${ended.length ? html`<p class=${failed ? "banner bad" : "banner"}>${plural(ended.length, "job")} of yours ${ended.length === 1 ? "has" : "have"} ended since your last visit${failed ? `, ${failed.toLocaleString()} failed` : ""}. <button type="button" class="plain" onClick=${() => document.querySelector(".mine-ended")?.scrollIntoView()}>Show ${ended.length === 1 ? "it" : "them"}</button></p>` : null}
       ${isEmpty ? html`<div class="empty"><p>You have no job yet. To submit one, <a href=${link("submit")}>use the form</a>, or type:</p>
         <pre>gpuqueue submit train.py --mem 6G</pre></div>` : html`
         <${Jobs} name="mine-running" title="Running" rows=${rows.filter((each) => isActive(each.state))} ...${details}><p class="none">None of your jobs runs.</p><//>

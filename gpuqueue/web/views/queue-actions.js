@@ -12,11 +12,13 @@ import { PRIORITIES, plural } from "../words.js";
 const AT_ONCE = 4;
 const MOST = 2000;
 const PAGE = 500;
-const DONE = /** @type {Record<string, string>} */ ({ cancel: "cancelled", hold: "held", release: "released", priority: "changed" });
+const DONE = /** @type {Record<string, string>} */ ({ cancel: "cancelled", hold: "held", release: "released", priority: "changed", front: "moved to the front" });
 
 /** @param {QueueRow} row @param {string} act @param {string} [value] */
-const send = (row, act, value) =>
-  act === "priority" ? change("PATCH", `/jobs/${row.label}`, { priority: value }) : change("POST", `/jobs/${row.label}/${act}`);
+function send(row, act, value) {
+  if (act === "priority") return change("PATCH", `/jobs/${row.label}`, { priority: value });
+  return act === "front" ? change("POST", `/jobs/${row.label}/move`, { front: true }) : change("POST", `/jobs/${row.label}/${act}`);
+}
 
 /** @param {QueueRow} row */
 const canHold = (row) => row.state === "queued" || Boolean(row.members?.waiting);
@@ -31,11 +33,11 @@ const whole = (rows) => {
 
 /** Do *act* to all rows, some at a time. @param {QueueRow[]} rows @param {string} act @param {string | undefined} value @param {(done: number) => void} onStep */
 async function toAll(rows, act, value, onStep) {
-  const left = [...rows];
+  const left = act === "front" ? [...rows].sort((one, other) => other.id - one.id) : [...rows]; // the last one moved goes first
   /** @type {string[]} */
   const refused = [];
   let done = 0;
-  await Promise.all(Array.from({ length: AT_ONCE }, async () => {
+  await Promise.all(Array.from({ length: act === "front" ? 1 : AT_ONCE }, async () => {
     for (let row = left.shift(); row; row = left.shift()) {
       try {
         await send(row, act, value);
@@ -124,6 +126,7 @@ export function Actions({ me, selected, question, total, onSelect, onDone }) {
         <button type="button" disabled=${isBusy} onClick=${() => setAsks(true)}>Cancel…</button>
         ${rows.some(canHold) ? html`<button type="button" disabled=${isBusy} onClick=${() => act("hold")}>Hold</button>` : null}
         ${rows.some(canRelease) ? html`<button type="button" disabled=${isBusy} onClick=${() => act("release")}>Release</button>` : null}
+        ${rows.every((each) => each.state === "queued" && each.array_id === null) ? html`<button type="button" disabled=${isBusy} onClick=${() => act("front")} title="Before the other waiting jobs of their users">To the front</button>` : null}
         <label class="choice">Priority
           <select disabled=${isBusy} value="" onChange=${(/** @type {any} */ event) => { act("priority", event.currentTarget.value); event.currentTarget.value = ""; }}>
             <option value="">set…</option>${PRIORITIES.map((each) => html`<option value=${each}>${each}</option>`)}
@@ -131,7 +134,7 @@ export function Actions({ me, selected, question, total, onSelect, onDone }) {
         </label>
         ${total > count ? html`<button type="button" class="plain" disabled=${isBusy} onClick=${selectAll}>Select all that match and that I may change</button>` : null}
         <button type="button" class="plain" onClick=${() => onSelect(new Map())}>Select none</button>
-      ` : null}
+      ` : says ? null : html`<span>${me.scopes.includes("submit") ? "Select jobs to cancel, hold, release or move them." : "You may only read here."}</span>`}
       <span role="status">${says && !count ? says.words : isBusy ? says?.words : ""}</span>
       ${says && !count && says.refused.length ? html`<details><summary>Why</summary><ul>${says.refused.slice(0, 20).map((each) => html`<li>${each}</li>`)}</ul></details>` : null}
       ${says && !count && !isBusy ? html`<button type="button" class="plain" onClick=${() => setSays(null)}>Close</button>` : null}

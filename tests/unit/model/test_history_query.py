@@ -65,7 +65,7 @@ def test_an_owner_is_no_parameter() -> None:
 
 @pytest.mark.parametrize(
     ("criteria", "message"),
-    [({"sort": "peak"}, "in the order of ids only"), ({"array": 17}, "members of one array are not folded")],
+    [({"sort": "peak"}, "of ids or of ends only"), ({"array": 17}, "members of one array are not folded")],
 )
 def test_what_cannot_be_folded_is_refused(criteria: dict[str, str], message: str) -> None:
     """Rows of arrays have one order, and the members of one array are no rows."""
