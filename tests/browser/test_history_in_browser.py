@@ -50,7 +50,7 @@ def shown_ids(page: Page) -> list[str]:
 
 @pytest.mark.full
 def test_a_person_finds_a_job_and_submits_a_script(past: ServedSite, open_page: Open) -> None:
-    """The history has the newest job first. A script travels, and a double click makes one job."""
+    """The history has the newest end first. A script travels, and a double click makes one job."""
     page = open_page(past, "history")
     complete(page, "history")
     assert str(FIRST + JOBS - 1) == shown_ids(page)[0]
@@ -104,6 +104,19 @@ def test_filters_and_pages_of_the_history_are_in_the_address(past: ServedSite, o
 
 
 @pytest.mark.full
+def test_the_history_finds_parts_of_names_in_any_case(past: ServedSite, open_page: Open) -> None:
+    """As the search of the queue does."""
+    page = open_page(past, "history")
+    complete(page, "history")
+    page.get_by_label("Name").fill("RAIN-3")
+    until(lambda: {*page.locator("td.name bdi").all_inner_texts()} == {"train-3.py"}, what="the filter")
+    page.get_by_label("Name").fill("train-[45]*")
+    until(
+        lambda: {*page.locator("td.name bdi").all_inner_texts()} == {"train-4.py", "train-5.py"}, what="the pattern"
+    )
+
+
+@pytest.mark.full
 def test_statistics_lead_to_the_jobs(past: ServedSite, open_page: Open) -> None:
     """Who uses least of what they ask for comes first, and a number leads to the jobs behind it."""
     page = open_page(past, "statistics")
@@ -118,7 +131,7 @@ def test_statistics_lead_to_the_jobs(past: ServedSite, open_page: Open) -> None:
     page.get_by_role("button", name="By user").click()
     row = page.get_by_role("row", name=re.compile("^bob"))
     row.first.get_by_role("link", name=re.compile(" of ")).click()
-    complete(page, "history")
+    page.locator(".history-table tbody tr").first.wait_for()
     assert {"state=failed%2Clost", "user=bob", "since=30d"} <= {*page.url.partition("?")[2].split("&")}
     until(lambda: {*page.locator("td.user").all_inner_texts()} == {"bob"}, what="the jobs of bob")
 

@@ -29,8 +29,10 @@ def test_a_person_signs_in_looks_and_cancels(lively: ServedSite, open_page: Open
         page = open_page(lively, token=None)
         page.goto("about:blank")  # else the address changes in the page that is open, and nothing is loaded
         page.goto(f"https://127.0.0.1:{lively.port}/#sign-in={code}")
-        page.get_by_role("heading", name="nodeA").wait_for()
+        page.get_by_role("heading", name="Running").wait_for()
         assert code not in page.url
+        page.get_by_role("link", name="Devices").click()
+        page.get_by_role("heading", name="nodeA").wait_for()
         assert "python notebook.py" in str(page.locator(".external-use").first.get_attribute("title"))
         other_card = page.locator(".external-use").nth(1).inner_text()
         assert "job 1 which was given another device: 1G in 1 process" == other_card
@@ -226,7 +228,7 @@ def test_a_used_link_says_so(lively: ServedSite, open_page: Open) -> None:
     page.evaluate("location.hash = '#sign-in=used'")
     page.locator(".link-used").get_by_text("This link has been used already").wait_for()
     assert "You are signed in as root already" in page.locator(".link-used").inner_text()
-    assert page.get_by_role("heading", name="nodeA").is_visible()
+    page.get_by_role("heading", name="Running").wait_for()
     picture(page, "link-used")
     page.get_by_role("link", name="Queue").click()
     page.locator(".link-used").wait_for(state="detached")

@@ -8,7 +8,7 @@ from outbox import Outbox
 
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.array import Array, Member
-from gpuqueue.model.history_query import HistoryQuery
+from gpuqueue.model.history_query import HistoryQuery, Sort
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending
 
@@ -68,3 +68,12 @@ def test_pages_go_on_behind_an_array(furnished: HistoryDatabase, size: int, *, r
         assert len(found) <= 4
 
     assert ([1, 2, 7, 8] if reverse else [8, 7, 2, 1]) == found
+
+
+def test_in_the_order_of_ends_an_array_is_where_it_has_ended(furnished: HistoryDatabase) -> None:
+    """Its members are no rows of their own there, and pages go on behind it."""
+    ended = [(7, {}), (1, {}), (8, {SUCCEEDED: 2}), (2, {SUCCEEDED: 2, FAILED: 2})]
+    found = rows(furnished, sort=Sort.ENDED)
+    assert sorted(job_id for job_id, _ in ended) == sorted(job_id for job_id, _ in found)
+    ids = [job_id for job_id, _ in found]
+    assert ids[2:] == [job_id for job_id, _ in rows(furnished, sort=Sort.ENDED, after_id=ids[1])]

@@ -300,3 +300,13 @@ def test_what_is_not_there_is_said(owner: Client, served: ServedSite) -> None:
     ):
         assert status == ask(served, path, mine(served))[0], path
     assert 401 == ask(served, f"/jobs/{job.id}/view")[0]
+
+
+def test_the_output_is_searched_for_who_may_read_it(owner: Client, served: ServedSite) -> None:
+    """Others are refused, and an empty text too."""
+    job = submitted(owner)
+    finish(served, started(served, job.id, b"one\ntwo Needle\n"))
+    found = seen(served, f"/jobs/{job.id}/log/search?text=needle")
+    assert ([{"line": 2, "offset": 4, "text": "two Needle"}], True) == (found["matches"], found["ended"])
+    assert 403 == ask(served, f"/jobs/{job.id}/log/search?text=needle", mine(served, "bobs"))[0]
+    assert 400 == ask(served, f"/jobs/{job.id}/log/search?text=%20", mine(served))[0]

@@ -83,9 +83,30 @@ def test_memory_may_be_learned_and_a_device_named() -> None:
     assert (True, None, ("GPU-7",)) == (made.auto_mem, made.mem_bytes, made.placement.devices)
 
 
+def test_a_new_job_may_be_an_array_that_waits_and_notifies() -> None:
+    """The texts are those of the options; of a sweep each line is a parameter."""
+    made = new_job_of(
+        replace(FORM, sweep="lr=1e-3,1e-4\nseed=0..2", at_once="2", after="12 13:any", on_end="team", on_fail="team, ops"),
+        uuids_of,
+    )
+    assert made.array is not None
+    assert (6, 2) == (len(made.array), made.array.at_once)
+    assert ["12:ok", "13:any"] == [str(each) for each in made.waits.after]
+    assert [("team", "end"), ("team", "fail"), ("ops", "fail")] == [
+        (each.target, str(each.when)) for each in made.notifications
+    ]
+    plain = new_job_of(replace(FORM, array="0-9%3"), uuids_of)
+    assert plain.array is not None
+    assert (10, 3) == (len(plain.array), plain.array.at_once)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"at_once": "many", "array": "0-9"}, "'many' is no number of members at once"),
+        ({"at_once": "4"}, "a concurrency limit needs an array"),
+        ({"array": "0-9", "sweep": "lr=1,2"}, "exclude each other"),
+        ({"sweep": "lr"}, "is no sweep"),
         ({"mem": "6"}, "add the unit: 6M or 6G"),
         ({"mem": "much"}, "is not a size: write it like 6G"),
         ({"time_limit": "2"}, "add the unit: 2s, 2m or 2h"),

@@ -90,6 +90,24 @@ def test_rows_match_all_filters_and_are_in_order(filters: Filters, expected: lis
     assert expected == ids(filters)
 
 
+def test_rows_are_in_the_order_of_claims() -> None:
+    """Those that run, then by priority, usage of the user and place among the user's own, then those not in turn."""
+    waiting = (
+        row(1, state=JobState.RUNNING),
+        row(2),
+        row(3, front=5),
+        row(4, reason=WaitReason.DEPENDENCY),
+        row(5, user="bob"),
+        row(6, priority=Priority.HIGH),
+        row(7, state=JobState.HELD),
+        row(8, user="new"),
+    )
+    state = replace(
+        NOTHING, rows={each.id: each for each in waiting}, rows_version=8, usage={"bob": 10.0, "ada": 20.0}
+    )
+    assert [1, 6, 8, 5, 3, 2, 4, 7] == ids(Filters(sort=RowSort.PLACE), state=state)
+
+
 def test_a_caller_sees_counts_and_names_of_what_it_may_see_only() -> None:
     """An account is its name and its uid. Others' users and tags are in no choice of a filter."""
     bobs = Tables().table(STATE, Filters(), Seen(("bob", 1002), everything=False), offset=0, limit=10)
