@@ -206,7 +206,7 @@ def test_the_form_comes_when_the_service_is_back(lively: ServedSite, open_page: 
     page.get_by_role("heading", name="nodeA").wait_for()
     lively.kill()
     page.get_by_text("The service does not answer.").wait_for()
-    page.get_by_text(re.compile("no news for")).wait_for()
+    page.get_by_text(re.compile("No news for")).wait_for()
     assert 1 == page.get_by_role("alert").count()
     page.get_by_role("link", name="Submit", exact=True).click()
     lively.start()

@@ -28,7 +28,7 @@ function ThemeChoice() {
 /** How old what is shown is, while there is no news. */
 export function Age() {
   const age = useAge();
-  return html`<span class="age" role="status">${age === null ? "" : `no news for ${duration(age)}`}</span>`;
+  return html`<span class="age" role="status">${age === null ? "" : `No news for ${duration(age)}`}</span>`;
 }
 
 /**

@@ -49,7 +49,7 @@ export function HistoryFilters({ me, query, users, csv }) {
         ${me.account ? html`<${FlagFilter} name="mine" label="Mine" value=${query.mine} instead=${{ user: null }} />` : null}
         <${PeriodChoice} query=${query} usual="" />
         ${query.mine ? null : html`<${TextFilter} name="user" label="User" value=${query.user} choices=${users} />`}
-        <${TextFilter} name="name" label="Name" value=${query.name} placeholder="a part, or sweep*" />
+        <${TextFilter} name="name" label="Name" value=${query.name} placeholder="part, sweep*" />
         <${TextFilter} name="tag" label="Tag" value=${query.tag} />
         <${Download} kind="csv" path=${csv} title="All jobs that match, at most 100 000">CSV<//>
       </div>

@@ -46,16 +46,17 @@ function Table({ rows, maySubmit, label }) {
  * @param {HistoryRow[]} props.rows those that are new
  * @param {HistoryRow[]} props.older all that are known, the newest end first
  * @param {boolean} props.isKnown whether the history has answered
+ * @param {boolean} props.isCut whether there may be more
  * @param {number | null} props.since in milliseconds
  * @param {() => void} props.onSeen
  */
-export function EndedJobs({ me, rows, older, isKnown, since, onSeen }) {
+export function EndedJobs({ me, rows, older, isKnown, isCut, since, onSeen }) {
   const failed = rows.filter(hasFailed);
   const sorted = [...failed, ...rows.filter((each) => !hasFailed(each))];
   const maySubmit = me.scopes.includes("submit");
   const title = html`Ended since your last visit <small>${rows.length.toLocaleString()}${failed.length ? html`, <span class="bad-text">${failed.length.toLocaleString()} failed</span>` : null}</small>`;
   const tools = rows.length ? html`<button type="button" onClick=${onSeen}>I have seen ${rows.length === 1 ? "it" : "them"}</button>` : null;
-  const isAll = rows.length > 0 && rows.length === older.length;
+  const isAll = isCut && rows.length === older.length;
   return html`
     <${Panel} name="mine-ended" title=${title} tools=${tools}>
       ${sorted.length ? html`<${Table} rows=${sorted} maySubmit=${maySubmit} label="Ended since your last visit" />` : null}

@@ -36,7 +36,7 @@ const detailsOf = (path, ids) => (ids.length ? address(path, { id: ids }) : null
  */
 function Jobs({ name, title, rows, now, places, progress, children }) {
   return html`
-    <${Panel} name=${name} title=${html`${title} <small>${rows.length.toLocaleString()}</small>`}>
+    <${Panel} name=${name} title=${html`${title} <small>${rows.filter((each) => !each.members?.running).length.toLocaleString()}</small>`}>
       ${rows.length ? html`
         <table class="figures stacked mine-table" aria-label=${title}>
           <thead><tr><th scope="col" class="id">Job</th><th scope="col" class="name">Name</th><th scope="col" class="memory">Memory</th><th scope="col">What it does, or why it waits</th></tr></thead>
@@ -89,7 +89,7 @@ export function Mine({ me }) {
         <${Jobs} name="mine-running" title="Running" rows=${rows.filter((each) => isActive(each.state))} ...${details}><p class="none">None of your jobs runs.</p><//>
         <${Jobs} name="mine-waiting" title="Waiting" rows=${rows.filter((each) => !isActive(each.state))} ...${details}><p class="none">None of your jobs waits.</p><//>
         ${table.total > rows.length ? html`<p><a href=${link("queue", { mine: "1" })}>All ${plural(table.total, "job")} of yours in the queue</a></p>` : null}
-        <${EndedJobs} me=${me} rows=${ended} older=${past?.rows ?? []} isKnown=${past !== null} since=${since} onSeen=${see} />`}
+        <${EndedJobs} me=${me} rows=${ended} older=${past?.rows ?? []} isKnown=${past !== null} isCut=${(past?.rows?.length ?? 0) === MOST} since=${since} onSeen=${see} />`}
     </div>
   `;
 }
