@@ -211,7 +211,7 @@ class HistoryQuery:
 
         """
         if not self.is_by_id and (self.sort is not Sort.ENDED or self.metric is not None):
-            raise BadRequest("members are folded in the order of ids or of ends only: leave out sort, or search for them")
+            raise BadRequest("members are folded in the order of ids or of ends only: leave out sort, or list them")
         if self.array_id is not None:
             raise BadRequest("the members of one array are not folded: leave out array, or search for the members")
 

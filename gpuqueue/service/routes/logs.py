@@ -133,9 +133,7 @@ async def search_log(
     return await _read(request, name, Part(attempt=attempt), lambda path: answered(find(path)))
 
 
-async def _read(
-    request: Request, name: str, part: Part, cut: Cut | None = None, *, is_first: bool = True
-) -> Response:
+async def _read(request: Request, name: str, part: Part, cut: Cut | None = None, *, is_first: bool = True) -> Response:
     """Return what *cut* makes of a log: by default its *part*. The log of another host is brought up to date first."""
     site, cut = site_of(request), cut or partial(_part, part=part)
     found = await site.work(request, lambda call: _part_or_wanted(call, name, part, cut), is_first=is_first)

@@ -86,7 +86,14 @@ def test_memory_may_be_learned_and_a_device_named() -> None:
 def test_a_new_job_may_be_an_array_that_waits_and_notifies() -> None:
     """The texts are those of the options; of a sweep each line is a parameter."""
     made = new_job_of(
-        replace(FORM, sweep="lr=1e-3,1e-4\nseed=0..2", at_once="2", after="12 13:any", on_end="team", on_fail="team, ops"),
+        replace(
+            FORM,
+            sweep="lr=1e-3,1e-4\nseed=0..2",
+            at_once="2",
+            after="12 13:any",
+            on_end="team",
+            on_fail="team, ops",
+        ),
         uuids_of,
     )
     assert made.array is not None

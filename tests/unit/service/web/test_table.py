@@ -102,9 +102,7 @@ def test_rows_are_in_the_order_of_claims() -> None:
         row(7, state=JobState.HELD),
         row(8, user="new"),
     )
-    state = replace(
-        NOTHING, rows={each.id: each for each in waiting}, rows_version=8, usage={"bob": 10.0, "ada": 20.0}
-    )
+    state = replace(NOTHING, rows={each.id: each for each in waiting}, rows_version=8, usage={"bob": 10.0, "ada": 20.0})
     assert [1, 6, 8, 5, 3, 2, 4, 7] == ids(Filters(sort=RowSort.PLACE), state=state)
 
 
