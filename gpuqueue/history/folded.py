@@ -3,8 +3,8 @@
 The ids of an array and its members are one block. So the list is read along the ids, and from the first row of an array
 it goes on behind the block: the cost depends on the number of rows shown, not on the size of the arrays.
 
-In the order of ends, the members of an array are apart. So only arrays and single jobs are listed there, and an array is
-where it has ended as a whole.
+In the order of ends, the members of an array are apart. So only arrays and single jobs are listed there, and an array
+is where it has ended as a whole.
 """
 
 from __future__ import annotations

@@ -43,6 +43,7 @@ def new_job_of(form: JobForm, uuids_of: UuidsOf) -> NewJob:
     faults.of("script", _check_script, form)
     mem, python, environment = form.mem.strip(), form.python.strip(), form.environment.strip()
     faults.of("python", _check_python, form)
+    at_once = faults.of("at_once", _at_once, form.at_once.strip())
     wanted = JobRequest(form.script, mem=mem or None, device=form.device.strip() or None)
     given = {
         "args": faults.of("args", _words, form.args),
@@ -54,7 +55,7 @@ def new_job_of(form: JobForm, uuids_of: UuidsOf) -> NewJob:
         "name": faults.of("name", validation.name, form.name) if form.name.strip() else None,
         "priority": faults.of("priority", validation.priority, form.priority),
         "tags": faults.of("tags", tags_in, form.tags),
-        "array": faults.of("sweep" if form.sweep.strip() else "array", _array, form),
+        "array": faults.of("sweep" if form.sweep.strip() else "array", _array, form, at_once),
         "after": faults.of("after", validation.dependencies, form.after.replace(",", " ").split()),
         "on_end": faults.of("on_end", notifications.parsed, _targets(form.on_end), ()),
         "on_fail": faults.of("on_fail", notifications.parsed, (), _targets(form.on_fail)),
@@ -159,12 +160,14 @@ def tags_in(text: str) -> tuple[str, ...]:
     return tags_of(text.replace(",", " ").split())
 
 
-def _array(form: JobForm) -> Array | None:
+def _at_once(text: str) -> int | None:
+    if text and not (text.isascii() and text.isdigit()):
+        raise BadRequest(f"{brief(text)} is no number of members at once: write one such as 4")
+    return validation.count("at_once", int(text)) if text else None
+
+
+def _array(form: JobForm, at_once: int | None) -> Array | None:
     axes = [line.strip() for line in form.sweep.splitlines() if line.strip()]
-    most = form.at_once.strip()
-    at_once = validation.count("at_once", int(most)) if most.isascii() and most.isdigit() else most or None
-    if isinstance(at_once, str):
-        raise BadRequest(f"{brief(at_once)} is no number of members at once: write one such as 4")
     return validation.array(form.array.strip() or None, axes, at_once, None)
 
 
