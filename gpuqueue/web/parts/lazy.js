@@ -1,5 +1,10 @@
-// A view whose modules are loaded when it is first shown, so that the page begins without them.
+// A view whose modules are loaded when it is first shown, so that the page begins without them. While the service does
+// not answer, it tries again and again.
+import { ApiError, onReturn } from "../api.js";
 import { html, useEffect, useState } from "../lib.js";
+import { NO_ANSWER, Trouble } from "./trouble.js";
+
+const AGAIN_MS = 2000;
 
 /**
  * @param {() => Promise<any>} load returns the component
@@ -10,12 +15,30 @@ export function lazy(load) {
   let found = null;
   return function Lazy(props) {
     const [, draw] = useState(false);
-    const [wrong, setWrong] = useState("");
+    const [error, setError] = useState(/** @type {ApiError | null} */ (null));
     useEffect(() => {
-      if (found) return;
-      load().then((it) => { found = it; draw(true); }, () => setWrong("A part of this page cannot be loaded. Load it again."));
+      if (found) return undefined;
+      let timer = 0;
+      let isOver = false;
+      const step = async () => {
+        clearTimeout(timer);
+        try {
+          found = found ?? (await load());
+          if (!isOver) draw(true);
+        } catch {
+          if (isOver) return;
+          setError(new ApiError(0, NO_ANSWER));
+          timer = window.setTimeout(step, AGAIN_MS);
+        }
+      };
+      const forget = onReturn(() => found || step());
+      step();
+      return () => {
+        isOver = true;
+        clearTimeout(timer);
+        forget();
+      };
     }, []);
-    if (wrong) return html`<p class="banner bad" role="alert">${wrong}</p>`;
-    return found ? html`<${found} ...${props} />` : html`<p class="loading">Loading…</p>`;
+    return found ? html`<${found} ...${props} />` : html`<${Trouble} error=${error} /><p class="loading">Loading…</p>`;
   };
 }
