@@ -109,9 +109,12 @@ def test_the_history_finds_parts_of_names_in_any_case(past: ServedSite, open_pag
     page = open_page(past, "history")
     complete(page, "history")
     page.get_by_label("Name").fill("RAIN-3")
-    until(lambda: {*page.locator("td.name bdi").all_inner_texts()} == {"train-3.py"}, what="the filter")
+    until(lambda: {*page.locator("td.name .job-name").all_inner_texts()} == {"train-3.py"}, what="the filter")
     page.get_by_label("Name").fill("train-[45]*")
-    until(lambda: {*page.locator("td.name bdi").all_inner_texts()} == {"train-4.py", "train-5.py"}, what="the pattern")
+    until(
+        lambda: {*page.locator("td.name .job-name").all_inner_texts()} == {"train-4.py", "train-5.py"},
+        what="the pattern",
+    )
 
 
 @pytest.mark.full
