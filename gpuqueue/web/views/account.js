@@ -98,6 +98,7 @@ export function Account({ me }) {
       <p>${me.admin ? "You are an administrator: you change all jobs, and drain devices." : me.scopes.includes("submit") ? "You submit jobs, and change your own." : "You signed in with a token that may only read: you change nothing."}</p>
       <${Tokens} me=${me} />
       <${Notifications} me=${me} />
+      <p><a href="#/kiosk">The view for a screen in the corridor</a></p>
     </div>
   `;
 }

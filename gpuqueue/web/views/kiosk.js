@@ -64,7 +64,7 @@ export function Kiosk() {
       <ul class="kiosk-devices" aria-label="Devices">${devices.map((each) => html`<${Card} key=${each.uuid} device=${each} />`)}</ul>
       ${table?.rows.length ? html`
         <table class="kiosk-queue" aria-label="Next in line">
-          <thead><tr><th scope="col">Next in line</th><th scope="col">Job</th><th scope="col">Memory</th><th scope="col">Waiting for</th></tr></thead>
+          <thead><tr><th scope="col">Next in line</th><th scope="col" class="name">Job</th><th scope="col">Memory</th><th scope="col">Waiting for</th></tr></thead>
           <tbody>${table.rows.map((row) => html`<${Waiting} key=${row.id} row=${row} now=${now} />`)}</tbody>
         </table>` : null}
       <p class="kiosk-exit"><a href="#/overview">Leave this view</a></p>
