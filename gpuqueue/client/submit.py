@@ -42,6 +42,8 @@ if TYPE_CHECKING:
         snapshots,
     )
     from gpuqueue.client.memory import OpenMemory
+    from gpuqueue.codec import wire
+    from gpuqueue.codec.wire import Plain
     from gpuqueue.model import file_patterns, output_file, python_environments, times
     from gpuqueue.model.array import Array
     from gpuqueue.queue.lease import DeviceStatus
@@ -62,6 +64,7 @@ else:  # needed by few submits
     script_text = later("gpuqueue.system.script_text")
     snapshots = later("gpuqueue.client.snapshots")
     times = later("gpuqueue.model.times")
+    wire = later("gpuqueue.codec.wire")
 
 
 _U = TypeVar("_U", bound=Unreachable)
@@ -96,6 +99,23 @@ def spec_of(
         Refused: the site accepts no URLs, or the code cannot travel.
 
     """
+    spec = made_here(connection, request, note, dry=dry)
+    spec = with_max_failures(with_mem_retries(spec, connection.settings), connection.settings)
+    if counts_use(spec, connection.settings):
+        spec = memory.with_expected_utilisation(connection, spec)
+    left_open = open_memory(request, spec)
+    if left_open is None and (note is None or len(spec.argv) == 1):  # nobody wants advice on a program without a script
+        return spec
+    return memory.with_memory(connection, spec, left_open, note)
+
+
+def made_here(
+    connection: Connection, request: JobRequest, note: Callable[[str], None] | None = None, *, dry: bool = False
+) -> JobSpec:
+    """Return the spec of *request* as :func:`spec_of` does, but for what the site decides at each submit.
+
+    Without a memory of its own it has 1 MiB, see :func:`open_memory`.
+    """
     site = SiteAnswers(
         uuids_of=lambda names: devices.uuids_of(connection, names),
         notifications=lambda asked: _notifications(connection, asked),
@@ -104,15 +124,27 @@ def spec_of(
     with_code = request.snapshot is not None and request.snapshot is not False
     travel = Travel(with_code=True) if with_code else STAYS
     spec = completed(request, connection.settings, connection.account, site, lambda: connection.queue, travel, note)
-    spec = with_max_failures(with_mem_retries(spec, connection.settings), connection.settings)
-    if with_code:
-        spec = snapshots.kept(connection, request, spec, note, dry=dry)
-    if counts_use(spec, connection.settings):
-        spec = memory.with_expected_utilisation(connection, spec)
-    left_open = open_memory(request, spec)
-    if left_open is None and (note is None or len(spec.argv) == 1):  # nobody wants advice on a program without a script
-        return spec
-    return memory.with_memory(connection, spec, left_open, note)
+    return snapshots.kept(connection, request, spec, note, dry=dry) if with_code else spec
+
+
+def body_of(made: JobSpec, left_open: OpenMemory | None, default_mem_bytes: int | None) -> Plain:
+    """Return the body of a submit over the service, a ``NewJob``, that asks for *made*.
+
+    It has no account, which is the caller's. A memory that is *left_open* is decided by the service.
+    """
+    # What has its default is left out: an older service refuses fields that are new.
+    body = {name: value for name, value in wire.to_stored(made).items() if name not in {"account", "ticket"}}
+    if left_open is not None or made.mem_source == ASKED:  # the service knows then
+        body.pop("mem_source", None)
+    if left_open is not None:
+        del body["mem_bytes"]
+        known = {
+            "auto_mem": left_open.auto or None,
+            "estimated_mem_bytes": left_open.estimated_bytes,
+            "default_mem_bytes": default_mem_bytes,
+        }
+        body |= {name: value for name, value in known.items() if value is not None}
+    return body
 
 
 def _retries(request: JobRequest) -> Retries:
@@ -272,13 +304,15 @@ def queued(
     *,
     nonce: str | None = None,
     note: Callable[[str], None] | None = None,
+    taken: int | None = None,
 ) -> Job:
     """Submit *spec*, and submit again if the reply was lost. The same *nonce* yields the same job for ten minutes.
 
     Every submit comes through here, with a service and without one. *note* is called with a line if the job runs on a
-    CPU because no GPU was found.
+    CPU because no GPU was found. The job gets the id *taken*, if there is one.
 
     Raises:
+        TakenExpired: no job has the id *taken*, and none gets it any more.
         JobNotFound: it is a retry of a job that does not exist.
         Impossible: no host can enforce its limits.
         Refused: it is a retry of a job that has not ended, or that this account may not run again.
@@ -299,7 +333,9 @@ def queued(
     on_cpu = None if note is None else partial(note, ON_CPU)
 
     def submit(ends: Ends | None = None) -> Job:
-        send = partial(connection.queue.requests.submit, spec, nonce=nonce, ends=ends, sign=sign, on_cpu=on_cpu)
+        send = partial(
+            connection.queue.requests.submit, spec, nonce=nonce, ends=ends, sign=sign, on_cpu=on_cpu, taken=taken
+        )
         try:
             return send()
         except StoreUnreachable as first:

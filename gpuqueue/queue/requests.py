@@ -13,7 +13,7 @@ from gpuqueue.clock import from_epoch_ms, to_epoch_ms
 from gpuqueue.codec import decode_spec, encode_spec
 from gpuqueue.errors import BadRequest, Impossible, JobNotFound, Refused
 from gpuqueue.lazy.imports import later
-from gpuqueue.model.array import Indexes, Member, MemberEnds, Tally
+from gpuqueue.model.array import Array, Indexes, Member, MemberEnds, Tally
 from gpuqueue.model.dependencies import Dependency
 from gpuqueue.model.device import Device
 from gpuqueue.model.job import Job, JobState, WaitReason
@@ -67,6 +67,7 @@ class Requests:
         ends: Ends | None = None,
         sign: Callable[[JobSpec, int], JobSpec] | None = None,
         on_cpu: Callable[[], None] | None = None,
+        taken: int | None = None,
     ) -> Job:
         """Queue *spec* and return the job. Repeated calls with the same *nonce* make only one job.
 
@@ -74,9 +75,10 @@ class Requests:
         job's dependencies have ended and are forgotten in the store, and whether they succeeded; of an array that it
         follows, how the members have ended. A job without a time limit gets the default of its pool. *sign* returns
         the spec with a ticket for the id of the job. *on_cpu* is called if the job asks for no device kind and may run
-        on a CPU, because no GPU was found.
+        on a CPU, because no GPU was found. The job gets the id *taken* of :meth:`take_id`, by default a new one.
 
         Raises:
+            TakenExpired: no job has the id *taken*, and none gets it any more.
             Impossible: no known device could ever run the job, or a dependency has ended in the wrong way.
             Refused: a limit leaves no room for the job, now or ever, or the user may not use this priority.
             Unknown: the store does not know some of the dependencies.
@@ -84,10 +86,12 @@ class Requests:
 
         """
         nonce = nonce or new_nonce()
-        verdict, *rest = self._asked(spec, nonce, ends, sign)
+        verdict, *rest = self._asked(spec, nonce, ends, sign, taken)
         if verdict == "default":
             spec = replace(spec, time_limit_s=int(rest[0]) / 1000)
-            verdict, *rest = self._asked(spec, nonce, ends, sign)
+            verdict, *rest = self._asked(spec, nonce, ends, sign, taken)
+        if verdict == "expired" and taken is not None:
+            raise TakenExpired(f"the id {taken} was taken too long ago")
         if verdict == "found":
             raise Found(int(rest[0]))
         _refuse(spec, verdict, rest, lambda: devices.known_devices(self._store))
@@ -112,17 +116,28 @@ class Requests:
         nonce: str,
         ends: Ends | None,
         sign: Callable[[JobSpec, int], JobSpec] | None,
+        taken: int | None,
     ) -> list[str]:
         words = (spec.account.name, int(spec.priority), spec.mem_bytes, str(spec.shape), int(spec.requeue))
         waits = waits_words(spec, ends)
         reply: list[str] = []
         for _ in range(TRIES):
-            job_id = "" if sign is None else self._store.scripts.run("take_ids", _members(spec))
+            job_id: int | str = "" if taken is None else taken
+            if taken is None and sign is not None:
+                job_id = self._store.scripts.run("take_ids", _members(spec.array))
             signed = spec if sign is None else sign(spec, int(job_id))
             reply = self._store.scripts.run("submit", *words, encode_spec(signed), nonce, waits, job_id)
-            if reply != ["expired"]:
+            if reply != ["expired"] or taken is not None:
                 break
         return reply
+
+    @answering
+    def take_id(self, array: Array | None) -> int:
+        """Take the id of a job that is submitted within a minute, and those of the members of its *array*.
+
+        An id that is taken and not used is never used again.
+        """
+        return int(self._store.scripts.run("take_ids", _members(array)))
 
     @answering
     def edit(
@@ -237,9 +252,9 @@ def _but_for_at_once(spec: JobSpec) -> JobSpec:
     return replace(spec, array=array, ticket=None)
 
 
-def _members(spec: JobSpec) -> int:
-    """Return how many ids the members of an array take; 0 for a job that is none."""
-    return 0 if spec.array is None else spec.array.indexes.ranges[-1][-1] + 1
+def _members(array: Array | None) -> int:
+    """Return how many ids the members of an array take; 0 without one."""
+    return 0 if array is None else array.indexes.ranges[-1][-1] + 1
 
 
 def only_waiting(job_id: int, state: JobState) -> Refused:
@@ -378,6 +393,10 @@ class Found(Exception):
     def __init__(self, job_id: int) -> None:
         super().__init__(f"job {job_id} has this dedupe key")
         self.job_id = job_id
+
+
+class TakenExpired(Exception):
+    """The id that was taken for a job can no longer be used: no job has it, and none will."""
 
 
 class Unknown(JobNotFound):

@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpuqueue.client.remote.link import WARNING, Link
-from gpuqueue.client.submit import SiteAnswers, completed, environments_of, open_memory, unconfirmed
+from gpuqueue.client.submit import SiteAnswers, body_of, completed, environments_of, open_memory, unconfirmed
 from gpuqueue.codec.wire import to_stored
 from gpuqueue.errors import Refused, ServiceUnreachable
 from gpuqueue.lazy.imports import later
 from gpuqueue.model import validation
 from gpuqueue.model.job import Job
-from gpuqueue.model.job_spec import ASKED, JobSpec
+from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.system.command_line import Travel
 from gpuqueue.system.environment import given_variables, travelling
 
@@ -82,6 +82,11 @@ def _made(
     return made, None if made.placement.whole else open_memory(wanted, made)
 
 
+def new_job(link: Link, wanted: JobRequest, note: Callable[[str], None] | None) -> Plain:
+    """Return the body with which :func:`submit_request` submits *wanted*. Its code is sent, nothing is submitted."""
+    return _body(link, *_made(link, wanted, note, dry=False))
+
+
 def submit_spec(
     link: Link,
     made: JobSpec,
@@ -98,19 +103,7 @@ def submit_spec(
 
 
 def _body(link: Link, made: JobSpec, left_open: OpenMemory | None) -> Plain:
-    # What has its default is left out: an older service refuses fields that are new.
-    body = {name: value for name, value in to_stored(made).items() if name not in {"account", "ticket"}}
-    if left_open is not None or made.mem_source == ASKED:  # the service knows then
-        body.pop("mem_source", None)
-    if left_open is not None:
-        del body["mem_bytes"]
-        known = {
-            "auto_mem": left_open.auto or None,
-            "estimated_mem_bytes": left_open.estimated_bytes,
-            "default_mem_bytes": link.settings.default_mem_bytes,
-        }
-        body |= {name: value for name, value in known.items() if value is not None}
-    return body
+    return body_of(made, left_open, link.settings.default_mem_bytes)
 
 
 def retry_body(
