@@ -21,6 +21,7 @@ from gpuqueue.history import (
     queries,
     recorded_events,
     refill,
+    repeating,
     writer,
 )
 from gpuqueue.history import statistics as figures
@@ -120,6 +121,16 @@ class HistoryDatabase:
     tokens = _with_connection(access_tokens.listed)
     revoke_token = _with_connection(access_tokens.revoke, writes=True)
     note_token_uses = _with_connection(access_tokens.note_uses, writes=True)
+    add_repeating = _with_connection(repeating.add, writes=True)
+    repeating_jobs = _with_connection(repeating.listed)
+    due_repeating = _with_connection(repeating.due)
+    next_repeating = _with_connection(repeating.next_due)
+    begin_repeating = _with_connection(repeating.begin, writes=True)
+    settle_repeating = _with_connection(repeating.settle, writes=True)
+    remove_repeating = _with_connection(repeating.remove, writes=True)
+    stop_repeating = _with_connection(repeating.stop, writes=True)
+    go_on_repeating = _with_connection(repeating.go_on, writes=True)
+    repeating_snapshots = _with_connection(repeating.snapshots)
     write_audit = _with_connection(audit.write, writes=True)
     drop_audit = _with_connection(audit.drop, writes=True)
     forget_audit = _with_connection(audit.forget, writes=True)

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 #: The revision that ``tables.py`` describes. It is a constant here because reading it from Alembic would cost every
 #: ``gpuqueue show`` the import of Alembic.
-REVISION = "0009"
+REVISION = "0010"

@@ -427,3 +427,45 @@ audit_entries = sa.Table(
     sa.Column("reason", SafeText, nullable=True),
     sa.CheckConstraint("outcome IN ('done', 'refused', 'failed')", name="outcome_known"),
 )
+
+#: Repeating jobs: requests that the service submits again at each time of an expression of cron.
+repeating_jobs = sa.Table(
+    "repeating_jobs",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("name", SafeText, nullable=False),
+    #: The account that made it, and the host where it was made.
+    sa.Column("account", SafeText, nullable=False),
+    sa.Column("uid", sa.BigInteger, nullable=False),
+    sa.Column("host", SafeText, nullable=False),
+    #: The access token that proved the account, NULL for an account of the machine.
+    sa.Column("token_id", sa.Text, nullable=True),
+    #: The expression of cron, and the time zone that it means.
+    sa.Column("times", sa.Text, nullable=False),
+    sa.Column("zone", sa.Text, nullable=False),
+    #: Whether a job may start while the last one waits or runs, and whether one runs late after missed times.
+    sa.Column("overlap", sa.Boolean, nullable=False),
+    sa.Column("catch_up", sa.Boolean, nullable=False),
+    #: The body of a submit as JSON, with the environment.
+    sa.Column("request", sa.Text, nullable=False),
+    #: The signature of a service that signs jobs.
+    sa.Column("seal", sa.Text, nullable=True),
+    sa.Column("made_at", UtcDateTime, nullable=False),
+    #: The earliest time that is not dealt with. NULL if it has stopped.
+    sa.Column("next_at", UtcDateTime, nullable=True),
+    #: Why it has stopped: ``paused``, or a text.
+    sa.Column("stopped", SafeText, nullable=True),
+    #: A time whose job is being submitted, and the id that was taken for it.
+    sa.Column("begun_at", UtcDateTime, nullable=True),
+    sa.Column("begun_job_id", sa.BigInteger, nullable=True),
+    #: The last time at which a job was submitted, and that job.
+    sa.Column("last_at", UtcDateTime, nullable=True),
+    sa.Column("last_job_id", sa.BigInteger, nullable=True),
+    #: The number of times without a job, the last of them, and why there was none.
+    sa.Column("missed", sa.Integer, nullable=False),
+    sa.Column("missed_at", UtcDateTime, nullable=True),
+    sa.Column("missed_why", SafeText, nullable=True),
+    sa.UniqueConstraint("account", "uid", "name"),
+    sa.CheckConstraint("(begun_at IS NULL) = (begun_job_id IS NULL)", name="begun_has_id"),
+    sa.CheckConstraint("(next_at IS NULL) = (stopped IS NOT NULL)", name="stopped_has_reason"),
+)
