@@ -25,6 +25,7 @@ from gpuqueue.errors import GpuQueueError, Refused
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.device import Device, DeviceKind, names_gpus
 from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.settings.parsers import RunAs
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import format_bytes, parse_bytes, parse_duration
 from workers.devices.select import chosen, find, remember
@@ -100,7 +101,7 @@ def run(spec: str | None, wanted: str, *, plain: bool, no_gpu: str | None, paren
 )
 @parent_option
 def record(path: Path | None, parent: int | None) -> None:
-    """Write the history, recover the leases of lost workers, and send notifications."""
+    """Write the history, recover the leases of lost workers, send notifications, and submit repeating jobs."""
     from gpuqueue.history.database import HistoryDatabase  # noqa: PLC0415 - only here
     from gpuqueue.queue.scripts import load_all  # noqa: PLC0415 - only here
     from workers.services.prune import HistoryPruner  # noqa: PLC0415 - only here
@@ -120,6 +121,8 @@ def record(path: Path | None, parent: int | None) -> None:
     threading.Thread(target=pruner.loop, args=(stopping,), name="gpuqueue-pruner", daemon=True).start()
     if path is not None:
         threading.Thread(target=_serve, args=(settings, path, stopping), name="gpuqueue-api").start()
+    elif settings.run_as is RunAs.WORKER:  # otherwise the service has the key of the tickets
+        threading.Thread(target=_repeat, args=(settings, stopping), name="gpuqueue-repeating").start()
     try:
         Recorder(settings, JobQueue.of(settings), database).loop(stopping)
     finally:
@@ -134,11 +137,25 @@ def _serve(settings: Settings, path: Path, stopping: threading.Event) -> None:
         from gpuqueue.service.identity.site_identity import SiteIdentity  # noqa: PLC0415 - as above
     except ModuleNotFoundError as error:
         log.info("commands are not answered: %s is not installed", error.name)
+        _repeat(settings, stopping)
         return
     try:
         server.serve(settings, SiteIdentity(settings), server.Listen(path=path, is_private=True), stopping=stopping)
     except GpuQueueError as error:
         log.error("commands are not answered: %s", error)  # noqa: TRY400 - a traceback does not help
+
+
+def _repeat(settings: Settings, stopping: threading.Event) -> None:
+    """Submit the repeating jobs of this account until *stopping* is set. It needs no libraries of a service."""
+    from gpuqueue.service.identity.site_identity import SiteIdentity  # noqa: PLC0415 - only here
+    from gpuqueue.service.repeating import Repeater  # noqa: PLC0415 - only here
+
+    identity = SiteIdentity(settings)
+    identity.start()
+    try:
+        Repeater(settings, identity, SystemClock(), only_uid=os.geteuid()).loop(stopping)
+    finally:
+        identity.close()
 
 
 @worker_commands.command()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gpuqueue.client.jobs import Jobs
     from gpuqueue.client.logs import Logs
     from gpuqueue.client.remote.link import Link
+    from gpuqueue.client.repeating import Cron
     from gpuqueue.client.stored_snapshots import Snapshots
     from gpuqueue.history.database import HistoryDatabase
     from gpuqueue.queue.jobqueue import JobQueue
@@ -79,6 +80,18 @@ class Client:
         from gpuqueue.client.history import History  # noqa: PLC0415 - lazy import for startup time
 
         return History(self._connection)
+
+    @cached_property
+    def cron(self) -> Cron:
+        """Adds, lists and changes repeating jobs."""
+        link = self._link or self._link_to_own_server()
+        if link is not None:
+            from gpuqueue.client.remote.repeating import RemoteCron  # noqa: PLC0415 - lazy import for startup time
+
+            return RemoteCron(link)
+        from gpuqueue.client.repeating import Cron  # noqa: PLC0415 - lazy import for startup time
+
+        return Cron(self._connection)
 
     @cached_property
     def devices(self) -> Devices:

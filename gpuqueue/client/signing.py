@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from gpuqueue.model.job import Job
     from gpuqueue.model.job_spec import JobSpec
+    from gpuqueue.model.repeating import Repetition
 
 
 class Signer:
@@ -51,6 +52,14 @@ class Signer:
         begin_at = spec.waits.begin_at
         starts_s = time.time() if begin_at is None else max(time.time(), begin_at.timestamp())
         return replace(spec, ticket=ticket.sign(self._key, _statement(spec, job_id, int(starts_s) + ticket.VALID_S)))
+
+    def sealed(self, made: Repetition) -> Repetition:
+        """Return the repeating job *made* with its seal. It must come from its owner, or have been checked."""
+        return replace(made, seal=ticket.seal(self._key, made.statement))
+
+    def is_sealed(self, kept: Repetition) -> bool:
+        """Return whether *kept* is what its owner has asked for."""
+        return ticket.is_seal(self._key, kept.statement, kept.seal)
 
     def renewed(self, spec: JobSpec, job_id: int) -> JobSpec:
         """Return *spec*, the changed request of a queued job, with a ticket that is valid for longer.

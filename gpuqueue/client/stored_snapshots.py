@@ -14,6 +14,7 @@ from gpuqueue.files.limits import DIFF_BYTES
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.code_snapshot import CodeSnapshot, DeletedSnapshot, StoredSnapshot, address_word
 from gpuqueue.model.job import Job
+from gpuqueue.text.sanitize import plain
 
 if TYPE_CHECKING:
     from gpuqueue.files import blob_store, collect
@@ -50,7 +51,8 @@ class Snapshots:
 
         Raises:
             BadRequest: *address* has other characters, or fewer than six.
-            Refused: there is no such snapshot, or a job of this account that has not ended needs it.
+            Refused: there is no such snapshot, or a job of this account that has not ended needs it, or a
+                repeating one.
 
         """
         word = address_word(address)
@@ -63,6 +65,15 @@ class Snapshots:
         if jobs:
             more = f" and {len(jobs) - 1} more" if len(jobs) > 1 else ""
             raise Refused(f"job {jobs[0]}{more} needs the snapshot {whole[:12]}: wait for its end, or cancel it first")
+        for owner, name, text in self._connection.database.repeating_snapshots():
+            if owner.uid != uid:
+                continue
+            other = CodeSnapshot.parse(text).address
+            if other == whole:
+                raise Refused(
+                    f"the repeating job {plain(name)} needs the snapshot {whole[:12]}: gpuqueue cron remove it first"
+                )
+            needed.append((other, name))
         freed_bytes = collect.delete(store, uid, whole, {other for other, _ in needed})
         return DeletedSnapshot(address=whole, freed_bytes=freed_bytes)
 

@@ -70,6 +70,7 @@ HOMES = {
     "Preference": "gpuqueue.model.placement",
     "Priority": "gpuqueue.model.job_spec",
     "Record": "gpuqueue.model.run",
+    "RepeatingJob": "gpuqueue.model.repeating",
     "RetryOn": "gpuqueue.model.retries",
     "RunMark": "gpuqueue.model.run_mark",
     "Sender": "gpuqueue.queue.senders",

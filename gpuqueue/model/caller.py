@@ -39,6 +39,8 @@ class Via(str, Enum):
     SESSION = "session"
     #: The caller's own process reaches the store and the history without the service.
     DIRECT = "direct"
+    #: A time of a repeating job has come, which one of the first two has added.
+    CRON = "cron"
     #: Not at all.
     ANONYMOUS = "anonymous"
 

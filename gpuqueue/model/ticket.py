@@ -41,8 +41,8 @@ SET_FOR_EACH_RUN = frozenset(
 #: How the names of the variables of an array's members begin.
 OF_MEMBERS = ("GPUQUEUE_ARRAY_", "GPUQUEUE_SWEEP_")
 
-#: Separates these signatures from any other use of the key.
-_PURPOSE = b"gpuqueue ticket\n"
+#: Separate these signatures from each other, and from any other use of the key.
+_PURPOSE, _OF_REPEATING = b"gpuqueue ticket\n", b"gpuqueue repeating job\n"
 
 
 def read_key(path: Path) -> bytes:
@@ -77,6 +77,17 @@ def opened(key: bytes, ticket: str) -> dict[str, Any] | None:
         return None
     statement = json.loads(text)  # the service wrote it
     return statement if isinstance(statement, dict) and statement.get("v") == VERSION else None
+
+
+def seal(key: bytes, statement: Sequence[object]) -> str:
+    """Return the signature of *statement*, a repeating job. It is no ticket: no launcher takes it."""
+    text = json.dumps(statement, separators=(",", ":"), ensure_ascii=True)
+    return hmac.new(key, _OF_REPEATING + text.encode("ascii"), "sha256").hexdigest()
+
+
+def is_seal(key: bytes, statement: Sequence[object], text: str | None) -> bool:
+    """Return whether *text* is the signature of *statement* by :func:`seal`."""
+    return text is not None and text.isascii() and hmac.compare_digest(text, seal(key, statement))
 
 
 def _mac(key: bytes, text: str) -> str:

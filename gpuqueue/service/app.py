@@ -23,6 +23,7 @@ from gpuqueue.service.routes import (
     jobs,
     logs,
     page,
+    repeating,
     snapshots,
     streams,
     terminal,
@@ -37,6 +38,7 @@ _MODULES = (
     streams,  # /jobs/wait goes before /jobs/{name}
     jobs,
     changes,
+    repeating,
     history,
     devices,
     logs,

@@ -359,6 +359,9 @@ class Identity(Protocol):
 
         """
 
+    def caller_of_repeating(self, owner: Account, token_id: str | None) -> Caller | None:
+        """Return *owner*, who added a repeating job, as a caller; None if the proof is not valid any more."""
+
     def must_run(self, account: Account) -> None:
         """Check that jobs of *account* can start at this site.
 

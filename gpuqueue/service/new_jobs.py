@@ -66,6 +66,26 @@ def submitted(call: Call, wanted: NewJob, key: KeyedRequest | None, note: Callab
         return _queued(call, spec_of(call, wanted, note), key, change, first, note=note)
 
 
+def repeated(call: Call, wanted: NewJob, *, name: str, nonce: str, taken: int) -> Job:
+    """Submit *wanted* for a time of the repeating job *name*, with the id *taken*, and return its job.
+
+    Raises:
+        TakenExpired: no job has this id, and none gets it any more.
+
+    """
+    with call.change(Action.SUBMIT, "submit", detail={"cron": name}) as change:
+        spec = spec_of(call, wanted, _ignored)
+        call.must_run()
+        found: list[Job] = []
+        job = queued(call.connection, spec, found.append, nonce=nonce, note=_ignored, taken=taken)
+        change.concerns(str(job.id))
+        return job
+
+
+def _ignored(_note: str) -> None:
+    """Take a line for the submitter, who is not there."""
+
+
 def retried(
     call: Call,
     name: str,

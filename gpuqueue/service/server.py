@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 import uvicorn
 import uvloop
 
+from gpuqueue.clock import SystemClock
 from gpuqueue.errors import BadRequest, GpuQueueError, Refused
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.joining import MAX_MESSAGE_BYTES
@@ -31,6 +32,7 @@ from gpuqueue.service import peer_protocol, store_tunnel
 from gpuqueue.service.app import application
 from gpuqueue.service.call import Identity
 from gpuqueue.service.peer_protocol import Connections, PeerProtocol, permit_many_files
+from gpuqueue.service.repeating import Repeater
 from gpuqueue.service.responses import OtherHost, answer_of
 from gpuqueue.service.site import Site
 from gpuqueue.settings.settings import Settings
@@ -247,11 +249,17 @@ async def _served(
     while not all(each.started for each in servers) and not any(each.done() for each in running):  # noqa: ASYNC110 - uvicorn has no event for it
         await asyncio.sleep(0.01)
     ready()
+    ended = threading.Event()
+    repeater = Repeater(settings, identity, SystemClock(), site.signer)
+    repeating = threading.Thread(target=repeater.loop, args=(ended,), name="repeating", daemon=True)
+    repeating.start()
     await asyncio.wait([stop, *running], return_when=asyncio.FIRST_COMPLETED)
+    ended.set()
     site.stop()
     for server in servers:
         server.should_exit = True
     await asyncio.gather(*running)
+    await asyncio.to_thread(repeating.join, STOP_S)
     site.close()
 
 

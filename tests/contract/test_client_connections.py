@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import os
+import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -29,17 +32,22 @@ from gpuqueue.client.remote.history import RemoteHistory
 from gpuqueue.client.remote.jobs import RemoteJobs
 from gpuqueue.client.remote.logs import RemoteLogs
 from gpuqueue.client.remote.operations import OPERATIONS
+from gpuqueue.client.remote.repeating import RemoteCron
 from gpuqueue.client.remote.stored_snapshots import RemoteSnapshots
+from gpuqueue.client.repeating import Cron, request_of
 from gpuqueue.client.stored_snapshots import Snapshots
 from gpuqueue.errors import (
     BadRequest,
     GpuQueueError,
     Impossible,
+    JobNotFound,
     NotAuthenticated,
     Refused,
     ServiceUnreachable,
     WaitTimeout,
 )
+from gpuqueue.files.blob_store import blob_store_of
+from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.history_query import HistoryQuery
 from gpuqueue.model.job import Job, JobState, WaitReason
@@ -47,6 +55,7 @@ from gpuqueue.model.job_request import JobRequest
 from gpuqueue.model.run import Ending, Record, RunDevice
 from gpuqueue.model.run_figures import RunFigures
 from gpuqueue.service import app
+from workers.services.snapshot_prune import collect_snapshots
 
 KINDS = ("direct", "unix", "https")
 
@@ -120,6 +129,7 @@ def old(served: ServedSite) -> Job:
         (Logs, RemoteLogs),
         (Access, RemoteAccess),
         (Snapshots, RemoteSnapshots),
+        (Cron, RemoteCron),
     ],
     ids=lambda each: each.__name__,
 )
@@ -147,7 +157,7 @@ def test_the_service_serves_each_operation_in_the_list_of_the_client() -> None:
 
 def test_each_method_of_each_group_is_called_in_this_file() -> None:
     text = Path(__file__).read_text()
-    for kind in (Jobs, History, Devices, Logs, RunFiles, Access, Snapshots):
+    for kind in (Jobs, History, Devices, Logs, RunFiles, Access, Snapshots, Cron):
         for name in dir(kind):
             if not name.startswith("_") and name not in ONLY_DIRECT:
                 assert f".{name}(" in text or f'"{name}"' in text, f"{kind.__name__}.{name} is not tested here"
@@ -626,6 +636,108 @@ def bob(served: ServedSite) -> Iterator[Client]:
     """Return the client of another account."""
     with served.client("https", "bobs") as opened:
         yield opened
+
+
+#: A time that does not come while the tests run.
+YEARLY = "0 0 29 2 *"
+
+
+def test_a_job_repeats_alike_over_each_connection(client: Client, direct: Client) -> None:
+    """It is added, listed, paused, resumed and removed. The request that is kept is the same, with its environment."""
+    request = JobRequest(["sh", "-c", "exit"], mem="1M", env={"API_KEY": "hush"}, name="yearly", tags=["a"])
+
+    made = client.cron.add(YEARLY, request, zone="Europe/Berlin", catch_up=True)
+
+    assert (made,) == tuple(client.cron.list())
+    assert (made,) == tuple(direct.cron.list()) == tuple(direct.cron.list(direct.account.name, everybody=False))
+    assert (YEARLY, "Europe/Berlin", True, False, ("sh", "-c", "exit")) == (
+        made.times,
+        made.zone,
+        made.catch_up,
+        made.overlap,
+        made.command,
+    )
+    with closing(HistoryDatabase(direct.settings.database_url)) as database:
+        (kept,) = database.repeating_jobs()
+    request_of_it = request_of(kept)
+    assert ("hush", 2**20, ("a",), None) == (
+        request_of_it.env["API_KEY"],
+        request_of_it.mem_bytes,
+        request_of_it.tags,
+        request_of_it.git,
+    )
+    assert made == client.cron.add(YEARLY, request, zone="Europe/Berlin", catch_up=True)
+    with pytest.raises(Refused, match="you have a repeating job yearly"):
+        client.cron.add("0 1 1 1 *", request)
+
+    assert ("paused", None) == (client.cron.pause("yearly").stopped, direct.cron.list()[0].next_at)
+    with pytest.raises(Refused, match=r"has stopped \(paused\)"):
+        client.cron.run("yearly")
+    assert made == client.cron.resume("yearly")
+    assert made == client.cron.remove("yearly", user=direct.account.name)
+    assert () == tuple(client.cron.list(everybody=True))
+    for change in (client.cron.remove, client.cron.pause, client.cron.resume, client.cron.run):
+        with pytest.raises(JobNotFound, match="you have no repeating job 'yearly'"):
+            change("yearly")
+
+
+def test_a_repeating_job_runs_now_over_each_connection(client: Client, direct: Client) -> None:
+    """The service submits it within seconds."""
+    client.cron.add(YEARLY, JobRequest(["true"], mem="1M", name="at-once"))
+
+    client.cron.run("at-once")
+
+    last = until(lambda: direct.cron.list()[0].last_job_id, what="the job")
+    assert last is not None
+    assert "at-once" == direct.jobs.get(last).spec.name
+    client.cron.remove("at-once")
+
+
+def test_what_cannot_repeat_is_refused_alike(client: Client) -> None:
+    for times, zone, changes, why in (
+        ("61 * * * *", None, {}, "bad minute"),
+        (YEARLY, "Europe/Nowhere", {}, "knows no time zone"),
+        (YEARLY, None, {"begin": "2h"}, "leave out --begin"),
+    ):
+        with pytest.raises(BadRequest, match=why):
+            client.cron.add(times, JobRequest(["true"], mem="1M", **changes), zone=zone)
+    assert () == tuple(client.cron.list())
+
+
+def test_the_code_of_a_repeating_job_stays_until_it_is_removed(
+    served: ServedSite, client: Client, tmp_path: Path
+) -> None:
+    """It is neither deleted by its owner nor collected when it is old."""
+    repository = make(tmp_path / "repository", "train.py")
+    write(repository, "train.py", content=f"# {tmp_path}\n")
+    client.cron.add(YEARLY, JobRequest("train.py", mem="1M", cwd=repository, snapshot=True, name="with-code"))
+    with closing(HistoryDatabase(served.settings.database_url)) as database:
+        ((_, _, text),) = database.repeating_snapshots()
+        address = CodeSnapshot.parse(text).address
+        month_ago = time.time() - 31 * 86400
+        for path in blob_store_of(served.settings).blobs.rglob("*"):
+            os.utime(path, (month_ago, month_ago))
+
+        collect_snapshots(served.settings, served.queue, database)
+
+    assert address in [each.address for each in client.snapshots.list()]
+    with pytest.raises(Refused, match="the repeating job with-code needs the snapshot"):
+        client.snapshots.delete(address)
+    client.cron.remove("with-code")
+    assert address == client.snapshots.delete(address).address
+
+
+def test_another_account_sees_no_command_of_a_repeating_job_and_changes_none(direct: Client, bob: Client) -> None:
+    made = direct.cron.add(YEARLY, JobRequest(["sh", "-c", "secret"], mem="1M", name="hers"))
+
+    assert () == tuple(bob.cron.list())
+    (seen,) = bob.cron.list(everybody=True)
+    assert replace(made, command=("(hidden)",)) == seen
+    for change in (bob.cron.remove, bob.cron.pause, bob.cron.resume, bob.cron.run):
+        with pytest.raises(Refused, match=f"only {direct.account.name} may change this job"):
+            change("hers", user=direct.account.name)
+    assert made == direct.cron.list()[0]
+    direct.cron.remove("hers")
 
 
 def test_only_the_owner_types_on_a_terminal(direct: Client, bob: Client) -> None:

@@ -124,7 +124,7 @@ class HistoryPruner:
     """
 
     def __init__(self, settings: Settings, clock: Clock, database: HistoryDatabase, queue: JobQueue) -> None:
-        self._settings, self._queue = settings, queue
+        self._settings, self._queue, self._database = settings, queue, database
         self._clock = _SteadyClock(clock)
         self._delivered = DeliveredPruner(settings, queue)
         self._kept: tuple[_Retention, ...] = (
@@ -148,7 +148,7 @@ class HistoryPruner:
         from workers.services.snapshot_prune import collect_snapshots  # noqa: PLC0415 - the workers need none of it
 
         steps: list[Callable[[], int]] = [
-            lambda: collect_snapshots(self._settings, self._queue),
+            lambda: collect_snapshots(self._settings, self._queue, self._database),
             lambda: self._delivered.prune(now.timestamp(), stopping),
             *(partial(self._forget, now, each, stopping) for each in self._kept),
         ]

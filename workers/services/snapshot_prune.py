@@ -1,9 +1,10 @@
-"""Deletes the snapshots of code that no job uses. The recorder calls it, on the host of the blob store."""
+"""Deletes the snapshots of code that no job uses, repeating ones included. The recorder beside the blob store does."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from gpuqueue.errors import GpuQueueError, Unreachable
 from gpuqueue.files.blob_store import blob_store_of, directory_of
@@ -12,16 +13,20 @@ from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
 
+if TYPE_CHECKING:
+    from gpuqueue.history.database import HistoryDatabase
+
 log = logging.getLogger(__name__)
 
 #: Jobs in one page of the queue.
 PAGE = 1000
 
 
-def collect_snapshots(settings: Settings, queue: JobQueue) -> int:
+def collect_snapshots(settings: Settings, queue: JobQueue, database: HistoryDatabase) -> int:
     """Delete the blobs that no queued or running job needs and that were last used before ``keep_snapshots``.
 
-    Return the number of deleted blobs. If Redis is unreachable, nothing is deleted.
+    Those of repeating jobs stay. Return the number of deleted blobs. If Redis or the history is unreachable, nothing is
+    deleted.
     """
     if settings.keep_snapshots_s is None or not directory_of(settings).is_dir():
         return 0
@@ -29,7 +34,8 @@ def collect_snapshots(settings: Settings, queue: JobQueue) -> int:
         if queue.epoch() is None:  # Redis is empty or is being rebuilt: it does not know all jobs
             return 0
         blobs = blob_store_of(settings)
-        used = set(_used(queue))
+        repeating = (CodeSnapshot.parse(snapshot) for _, _, snapshot in database.repeating_snapshots())
+        used = {*_used(queue), *repeating}
         found = collect(
             blobs,
             {each.address for each in used},

@@ -173,6 +173,18 @@ class SiteIdentity:
             _grant(self._rates.after(caller, now_s))
         return caller
 
+    def caller_of_repeating(self, owner: Account, token_id: str | None) -> Caller | None:
+        """Return *owner*, who added a repeating job, as a caller with the rights that it has now.
+
+        None if the account is gone, or if the access token by which it was proved is not valid any more.
+
+        Raises:
+            HistoryUnreachable: the token cannot be looked up now.
+
+        """
+        caller = self._of_proof(Proof(account=owner.name, uid=owner.uid, token_id=token_id), owner.host)
+        return replace(caller, via=Via.CRON) if caller is not None and caller.owns(owner) else None
+
     def must_run(self, account: Account) -> None:
         """Check that jobs of *account* can start at this site.
 

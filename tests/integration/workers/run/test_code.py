@@ -117,7 +117,7 @@ def test_a_snapshot_stays_as_long_as_a_job_needs_it(served: Site, project: Path)
         os.utime(path, (month_ago, month_ago))
 
     # The manifest, the changed file and the difference of the second job.
-    assert 3 == collect_snapshots(served.settings, served.queue)
+    assert 3 == collect_snapshots(served.settings, served.queue, served.client.database)
 
     assert store.manifest_text(used)
     assert b"no difference to commit " == served.client.snapshots.diff(waiting)[:24]
