@@ -43,6 +43,7 @@ COMMANDS = {
     "notify": ("gpuqueue.cli.commands.notify", "List the notification targets, or send a test message."),
     "history": ("gpuqueue.cli.commands.history", "List past and present jobs: user, device, duration, memory."),
     "estimate": ("gpuqueue.cli.commands.estimate", "Estimate how much GPU memory a script needs."),
+    "cron": ("gpuqueue.cli.commands.cron", "Submit a job again and again, at set times."),
     "probe": ("gpuqueue.cli.commands.probe", "Run a script for a short time, and say what to ask for."),
     "stats": (
         "gpuqueue.cli.commands.stats",
@@ -85,6 +86,7 @@ CALLED_ELSEWHERE = {
     "pause": "hold",
     "restart": "retry",
     "follow": "attach",
+    **dict.fromkeys(("crontab", "scrontab"), "cron"),
 }
 #: Number of new objects before the garbage collector runs. Only long-running commands, such as ``top``, reach it.
 COLLECT_AT = 100_000
@@ -92,7 +94,7 @@ COLLECT_AT = 100_000
 SHOWN = 12
 #: Headings of the list of commands, in the order of the help. Commands without a heading come last.
 SECTIONS: Mapping[str, tuple[str, ...]] = {
-    "Jobs": ("submit", "run", "shell", "notebook", "attach", "queue", "show", "why", "logs", "fetch", "wait"),
+    "Jobs": ("submit", "run", "shell", "notebook", "attach", "queue", "show", "why", "logs", "fetch", "wait", "cron"),
     "Change jobs": ("cancel", "hold", "release", "edit", "extend", "move", "retry", "tag", "note"),
     "Planning": ("estimate", "probe", "simulate"),
     "History": ("history", "stats", "notify", "snapshots"),

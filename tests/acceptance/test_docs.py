@@ -36,6 +36,7 @@ from gpuqueue.client.files import Files
 from gpuqueue.client.history import History
 from gpuqueue.client.jobs import Jobs
 from gpuqueue.client.logs import Logs
+from gpuqueue.client.repeating import Cron
 from gpuqueue.client.stored_snapshots import Snapshots
 from gpuqueue.client.why import Why
 from gpuqueue.codec.wire import derived, hints
@@ -452,6 +453,7 @@ GROUPS = {
     "`client.devices`": Devices,
     "`client.logs`": Logs,
     "`client.files`": Files,
+    "`client.cron`": Cron,
     "`client.snapshots`": Snapshots,
     "`client.access`": Access,
     "And of `client`": Client,

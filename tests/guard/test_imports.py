@@ -26,7 +26,7 @@ OURS = {
     **dict.fromkeys(("queue", "show", "logs", "fetch", "wait"), Bound(23, 60)),
     **dict.fromkeys(("cancel", "hold", "release", "extend", "move"), Bound(18, 49)),
     **dict.fromkeys(("edit", "limits", "drain", "lost", "resume"), Bound(18, 56)),
-    **dict.fromkeys(("attach", "why", "tag", "note", "retry", "notify"), Bound(25, 80)),
+    **dict.fromkeys(("attach", "why", "tag", "note", "retry", "notify", "cron"), Bound(25, 80)),
     **dict.fromkeys(("history", "estimate", "stats", "top"), Bound(30, 94)),
     "simulate": Bound(25, 56),
     **dict.fromkeys(("gpus", "up", "status", "down"), Bound(40, 115)),

@@ -22,6 +22,7 @@ _VIA = {
     "socket": "the kernel, over the service's socket",
     "token": "an access token",
     "session": "a browser that has signed in",
+    "cron": "a time of a repeating job",
     "direct": "this process, without a service",
     "anonymous": "nothing",
 }

@@ -41,7 +41,7 @@ ROOT = 0
 #: Tables of such a file. The keys of the last two are patterns: of a script's path or name, and of a job's name.
 SUBMIT, SCRIPTS, NAMES = "submit", "scripts", "names"
 #: Parameters whose values add up, and options that no file gives.
-ADD_UP, TYPED_ONLY = frozenset({"env", "tags"}), frozenset({"--help", "--dry-run"})
+ADD_UP, TYPED_ONLY = frozenset({"env", "tags"}), frozenset({"--help", "--dry-run", "--tz", "--overlap", "--catch-up"})
 #: Parameters of which one excludes the others.
 _ONE_OF = (frozenset({"spread", "pack", "least_busy"}), frozenset({"snapshot", "no_snapshot"}))
 
@@ -138,10 +138,10 @@ def _values(ctx: click.Context, explained: Explained, part: Part) -> Mapping[str
     parser = ctx.command.make_parser(ctx)
     try:
         values, more, _ = parser.parse_args(list(part.words))
-        script = values.pop("script", None)
+        typed = [values.pop(name, None) for name in ("times", "script")]
     except click.UsageError as error:
         raise BadRequest(f"{part.place}: {explained(error).format_message()}") from None
-    strange = [word for word in (script, *more) if isinstance(word, str)]
+    strange = [word for word in (*typed, *more) if isinstance(word, str)]
     if strange:
         raise BadRequest(f"{part.place}: {brief(strange[0])} is no option: only options can stand here")
     for word in part.words:

@@ -70,6 +70,7 @@ ACT = {
     "login",
     "logout",
     "token",
+    "cron",
     "mcp",
 }
 DOCS = Path(__file__).parents[3] / "docs"
