@@ -103,6 +103,7 @@ def request_of(spec: JobSpec) -> dict[str, Any]:
         "environment": spec.environment,
         "code": None if code is None else [code.address, code.directory],
         **({"outputs": [spec.output, spec.error]} if spec.output or spec.error else {}),
+        **({"container": [spec.container, *spec.binds]} if spec.container is not None else {}),
         "array": None
         if array is None
         else {"indexes": str(array.indexes), "axes": [str(each).strip() for each in array.axes]},
@@ -124,8 +125,9 @@ def _is_of(statement: Mapping[str, Any], job: Job) -> bool:
         if request["argv"] != ticket.member_command(statement, index):
             return False
         request |= {"argv": statement["argv"], "array": statement["array"]}
-    stated = {name: statement.get(name) for name in {*request, "outputs"}}
-    return stated == {"outputs": None, **request} and bool(statement["job"] == job_id)
+    optional = {"outputs": None, "container": None}
+    stated = {name: statement.get(name) for name in {*request, *optional}}
+    return stated == {**optional, **request} and bool(statement["job"] == job_id)
 
 
 def _has_env(statement: Mapping[str, Any], env: Mapping[str, str]) -> bool:

@@ -218,6 +218,7 @@ def completed(
         waits=_waits(request),
         retries=_retries(request),
         array=_array(request),
+        binds=_binds(request, directory),
         notifications=site.notifications(request),
         git=checkout.seen() if checkout is not None else None,
         **fields,
@@ -238,9 +239,17 @@ def _command(request: JobRequest, directory: Path, travel: Travel) -> tuple[tupl
         cwd=directory,
         python=validation.path_or_none("python", request.python),
         travel=travel,
-        is_named=request.environment is not None,
+        is_named=request.environment is not None or request.container is not None,
         added=getattr(request.snapshot, "files", ()),
     )
+
+
+def _binds(request: JobRequest, directory: Path) -> tuple[str, ...]:
+    """Return the binds of a request, whose sources are taken from *directory*."""
+    from gpuqueue.model import container  # noqa: PLC0415 - lazy import: few jobs have binds
+
+    given = validation.words("bind", (request.bind,) if isinstance(request.bind, str) else request.bind)
+    return tuple(dict.fromkeys(container.bind_of(text, str(directory)) for text in given))
 
 
 def _array(request: JobRequest) -> Array | None:

@@ -185,7 +185,7 @@ def _of_rule(record: Record, run: Run) -> past_run.PastRun | None:
         words=spec.argv[words_before_args(spec) :],
         code=past_run.code_of(spec.snapshot, git.commit if git else None, dirty=git.dirty if git else None),
         interpreter=spec.interpreter,
-        environment=spec.environment,
+        environment=spec.environment or spec.container,
         gpus=len(devices),
         models=tuple(each.name for each in devices if each.name is not None),
         room_bytes=min((each.total_bytes for each in devices if each.total_bytes is not None), default=None),

@@ -163,14 +163,14 @@ def _words(command: str) -> tuple[str, ...]:
 
 
 def _code_and_environment(text: str) -> Code:
-    """Return the code of the request *text*, None if it is not known, and the name of its Python environment.
+    """Return the code of the request *text*, None if it is not known, and its Python environment or its image.
 
     The text is searched, because parsing all of it would take as long as the rest together. The quotes of a text within
     it are escaped, so no argument can look like a field. The variables of the job are not in it.
     """
     snapshot, commit = _text_after('"snapshot":"', text), _text_after('"commit":"', text)
     code = code_of(snapshot, commit, dirty='"dirty":false' not in text)
-    return code, _text_after('"environment":"', text)
+    return code, _text_after('"environment":"', text) or _text_after('"container":"', text)
 
 
 def is_probe(text: str) -> bool:

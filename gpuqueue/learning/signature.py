@@ -77,7 +77,7 @@ class Wanted:
             open=tuple(f"{{{name}}}" for name in names),
             code=code_of(spec.snapshot, git.commit if git else None, dirty=git.dirty if git else None),
             interpreter=spec.interpreter,
-            environment=spec.environment,
+            environment=spec.environment or spec.container,
             gpus=spec.gpus,
             models=spec.placement.models,
             device=spec.device,

@@ -107,6 +107,10 @@ class JobRequest:
         stop_on_nan: Whether a run is ended, as a failure without a retry, once a metric that it reports is no number.
         stop_when_stalled: The run is ended, as a failure, once it has written no output and has not used its devices
             for so long: seconds, or a duration such as ``"30m"``.
+        container: The image that the job runs in, by its name for the container engine of the host, or a path. The
+            working directory is bound in it. A script is run by the ``python3`` of the image, or by *python*.
+        bind: More files or directories of the host in the container: ``"/data"``, ``"/data:/mnt"``,
+            ``"/data:/mnt:ro"``.
         given_in: Where the values come from that were not typed, for people who read the job: option -> file and line.
         anyway: Whether to submit a script that its text keeps from running as it should, such as one for Slurm.
 
@@ -162,6 +166,8 @@ class JobRequest:
     visible: Visible | str | None = None
     stop_on_nan: bool = False
     stop_when_stalled: str | float | None = None
+    container: str | None = None
+    bind: str | Sequence[str] = ()
     given_in: Mapping[str, str] | None = None
     anyway: bool = False
 
@@ -229,6 +235,7 @@ _FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
         lambda value: validation.duration_or_none("stop_when_stalled", value),
     ),
     "visible": ("visible", lambda value: validation.word("visible", value, Visible)),
+    "container": ("container", lambda value: validation.text_or_none("container", value)),
 }
 
 

@@ -26,10 +26,11 @@ from gpuqueue.text.sanitize import brief, name_of
 from gpuqueue.text.units import MAX_BYTES, MAX_S, format_duration, parse_duration
 
 if TYPE_CHECKING:
-    from gpuqueue.model import code_snapshot, file_patterns, host_limits, output_file
+    from gpuqueue.model import code_snapshot, container, file_patterns, host_limits, output_file
     from gpuqueue.model import probe as probes
 else:
     code_snapshot = later("gpuqueue.model.code_snapshot")
+    container = later("gpuqueue.model.container")
     file_patterns = later("gpuqueue.model.file_patterns")
     host_limits = later("gpuqueue.model.host_limits")
     output_file = later("gpuqueue.model.output_file")
@@ -238,6 +239,8 @@ _FIELDS: tuple[tuple[str, str, tuple[type, ...], str], ...] = (
     ("visible", "visible", (Visible, type(None)), f"one of {', '.join(Visible)}"),
     ("stop_on_nan", "stop_on_nan", _FLAG, "true or false"),
     ("stop_when_stalled", "stop_when_stalled_s", (int, float, type(None)), "a number of seconds"),
+    ("container", "container", _TEXT_OR_NONE, "text"),
+    ("bind", "binds", (tuple,), "a tuple of texts"),
     ("given_in", "given_in", (Mapping,), "a mapping of options to files"),
     ("array", "array", (Array, type(None)), "an Array"),
     ("git", "git", (Checkout, type(None)), "a Checkout"),
@@ -266,6 +269,8 @@ class JobTerms:
       directory of its own, and ``cwd`` is where it was submitted. ``keep`` are patterns of files there to keep longer
       than the directory. ``git`` is the checkout of ``cwd`` at submit.
     - ``environment`` is the name of a Python environment, whose program each host knows by its setting.
+    - ``container`` is the name of the image that the job runs in, None for no container. ``binds`` are files of the
+      host in the container beside its directories, as ``SOURCE:TARGET`` (:mod:`gpuqueue.model.container`).
     - With ``warm``, the submitter states that a warm interpreter may become the first process.
     - ``pty`` is the size of the job's terminal, None for output to a file. ``separate_stderr`` writes standard error to
       a file of its own.
@@ -323,6 +328,8 @@ class JobTerms:
     error: str | None = None
     stop_on_nan: bool = False
     stop_when_stalled_s: float | None = None
+    container: str | None = None
+    binds: tuple[str, ...] = ()
     given_in: Mapping[str, str] = field(default_factory=dict)
     #: The last of these fields: submit_limits.lua needs it before the account.
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -354,6 +361,7 @@ class JobSpec(JobTerms):
         """
         self._check_types()
         faults = [*_faults_of_program(self), *_faults_of_devices(self), *_faults_of_course(self), *_faults_of_end(self)]
+        faults += _faults_of_container(self)
         if faults:
             raise BadRequest.of_faults(faults)
 
@@ -451,6 +459,23 @@ def _faults_of_program(spec: JobSpec) -> _Faults:
         _judge(found, "environment", name_of, "usable environment name", spec.environment)
     if spec.tags:
         _judge(found, "tags", tags_of, spec.tags)
+    return found
+
+
+def _faults_of_container(spec: JobSpec) -> _Faults:
+    """Return what is wrong with the container of a job."""
+    found: _Faults = []
+    if spec.container is None:
+        if spec.binds:
+            found.append(("binds", "--bind is for containers: name an image with --container"))
+        return found
+    _judge(found, "container", container.check, spec.container, spec.binds)
+    if spec.environment is not None:
+        found.append(("environment", "the Python of a container is in its image: leave out --environment"))
+    if spec.warm:
+        found.append(("warm", "a warm interpreter is in no container: leave out --warm"))
+    if spec.cwd == NOWHERE and spec.snapshot is None:
+        found.append(("cwd", "a container cannot have / of the host: name a directory with --cwd"))
     return found
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import ipaddress
     from typing import TypeVar
 
-    from gpuqueue.model import access, python_environments
+    from gpuqueue.model import access, container, python_environments
     from gpuqueue.model import slots as slotting
     from gpuqueue.settings import addresses, credentials
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 else:  # few sites set what needs these
     ipaddress = later("ipaddress")
     access = later("gpuqueue.model.access")
+    container = later("gpuqueue.model.container")
     addresses = later("gpuqueue.settings.addresses")
     credentials = later("gpuqueue.settings.credentials")
     python_environments = later("gpuqueue.model.python_environments")
@@ -245,6 +246,16 @@ def _shells(raw: str) -> str:
     return ",".join(shells)
 
 
+def _container_engine(raw: str) -> str:
+    name, _, path = raw.strip().partition("=")
+    if not raw.strip():
+        return ""
+    if name not in {*container.Engine} or ("=" in raw and not path.startswith("/")):
+        names = ", ".join(container.Engine)
+        raise BadRequest(f"{brief(raw)} is no container engine: write one of {names}, or podman=/opt/bin/podman")
+    return raw.strip()
+
+
 def _page(raw: str) -> str:
     credentials.origin_of(raw)
     return raw.rstrip("/")
@@ -294,6 +305,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "limits": str,
     "pool_limits": str,
     "placement": Preference.parse,
+    "container_engine": _container_engine,
     "visible": _one_of(Visible, "neither uuid nor index"),
     "urgent": _users,
     "admins": _admins,

@@ -127,6 +127,9 @@ class Settings:
     #: Default placement of a job on one device: where the largest share of the memory is free, the least is, or
     #: where the running jobs are expected to use the device least.
     placement: Preference = Preference.SPREAD
+    #: What runs the containers of jobs on this host: ``podman``, ``docker``, ``apptainer`` or ``charliecloud``, or with
+    #: its program, ``podman=/opt/bin/podman``. Empty: jobs with ``--container`` do not start here.
+    container_engine: str = ""
     #: What CUDA_VISIBLE_DEVICES holds in a job: ``uuid``, or ``index`` for programs that read numbers.
     visible: Visible = Visible.UUID
     #: Users who may use the priority urgent, separated by commas; ``*`` for all users.

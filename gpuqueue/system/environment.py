@@ -68,7 +68,7 @@ def travelling(environ: Mapping[str, str], *, is_far: bool = False) -> dict[str,
         for name, value in _unchanged(environ).items()
         # An entry "=x" of the environment has an empty name, which no process can be given.
         if name and name not in LEFT_OUT and (not name.startswith(OURS) or name in OURS_THAT_TRAVEL)
-        if not (is_far and _is_of_one_machine(name, value))
+        if not (is_far and is_of_one_machine(name, value))
     }
 
 
@@ -103,7 +103,8 @@ def _devices_instead(name: str, value: str) -> str:
     return f"gpuqueue decides which devices a job sees (as numbers: --visible index): use {option} instead"
 
 
-def _is_of_one_machine(name: str, value: str) -> bool:
+def is_of_one_machine(name: str, value: str) -> bool:
+    """Return whether the variable holds paths or names of one machine."""
     if name == "PYTHONPATH":  # of directories in the code
         return any(os.path.isabs(each) for each in value.split(os.pathsep))  # noqa: PTH117 - pathlib is slow to import
     if name == "UV" or name.startswith("UV_"):  # directories of uv, not its indexes

@@ -24,7 +24,7 @@ from workers.launcher.pinned_code import pinned
 from workers.launcher.session import Session
 from workers.launcher.ticket import PATH
 from workers.run.signed_environment import with_srun
-from workers.shim import code
+from workers.shim import code, containers
 from workers.shim.host_memory import adjust_oom_score
 from workers.shim.not_started import TOO_LATE, why
 from workers.shim.output_link import make_links
@@ -72,6 +72,8 @@ class LaunchRequest(NamedTuple):
     oom_score_adj: int = 0
     #: Which links to its logs the job's first process makes: log -> pattern, None for no link.
     outputs: dict[str, str | None] = {}  # noqa: RUF012 - of a named tuple
+    #: The container that the job runs in; None if it runs in none.
+    container: dict[str, Any] | None = None
 
     @classmethod
     def read(cls, fd: int) -> LaunchRequest:
@@ -101,6 +103,7 @@ class LaunchRequest(NamedTuple):
                 ticket=spec.get("ticket"),  # likewise
                 oom_score_adj=spec.get("oom_score_adj", 0),  # likewise
                 outputs=spec.get("outputs") or {},  # likewise
+                container=spec.get("container"),  # likewise
             )
             words = [found.name, found.cwd, *found.argv, *found.env, *dict.values(found.env)]
             fits = (
@@ -114,6 +117,7 @@ class LaunchRequest(NamedTuple):
             )
             fits = fits and type(found.outputs) is dict and found.outputs.keys() <= {"log", "stderr"}
             fits = fits and all(type(pattern) in {str, type(None)} for pattern in found.outputs.values())
+            fits = fits and (found.container is None or containers.is_valid(found.container))
             fits = fits and all(type(word) is str for word in words) and found.limits.are_valid
         except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
             raise Refused(f"the spec of the run is damaged: {error!r}") from error
@@ -170,10 +174,10 @@ def become(
         if time.monotonic() >= request.start_before:
             os.write(answer, f"0 {TOO_LATE}".encode())
             return
-        program = request.argv[0]
-        step = f"cannot start {program} as {account.pw_name}"
-        env = environment(request.env, request.cwd, account, session)
-        os.execvpe(program, request.argv, env)  # noqa: S606 - no shell on purpose
+        program = request.argv[0] if request.container is None else ""
+        step = f"cannot start {program or 'its container'} as {account.pw_name}"
+        argv, env = command_line(request, environment(request.env, request.cwd, account, session))
+        os.execvpe(argv[0], argv, env)  # noqa: S606 - no shell on purpose
     except Refused as refusal:
         # With an errno it counts as this host's: another host may have the account.
         os.write(answer, f"{errno.EPERM} {refusal}".encode(errors="replace"))
@@ -182,6 +186,20 @@ def become(
         if session is not None and number in LIMITS_REACHED:
             number = errno.EPERM
         os.write(answer, f"{number} {step}: {why(error, program)}".encode(errors="replace"))
+
+
+def command_line(request: LaunchRequest, env: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+    """Return the command line and the environment of *request*, those of its container engine if it has one.
+
+    Raises:
+        OSError: its image, a bind or the engine is missing.
+
+    """
+    if request.container is None:
+        return request.argv, env
+    code = None if request.code is None else request.code["directory"]
+    is_terminal, is_typed = request.pty, request.typed
+    return containers.prepared(request.argv, env, request.cwd, request.container, code, pty=is_terminal, typed=is_typed)
 
 
 def with_code_directory(request: LaunchRequest, run_dir: int, uid: int, rules: Rules) -> LaunchRequest:

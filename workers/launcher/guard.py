@@ -57,6 +57,8 @@ KEYCTL_JOIN_SESSION_KEYRING = 1
 REQUEST_S = 10.0
 #: Matches the token of a run.
 _TOKEN = re.compile(rb"[0-9]{1,9}\.[0-9a-z]{1,64}")
+#: The requests that end the job: all processes of the run, or the first one, which passes the signal on.
+TERMS = (b"signal %d" % signal.SIGTERM, b"first %d" % signal.SIGTERM)
 #: What the process that packs writes while it makes progress. No answer has it.
 PACK_PROGRESS = b"\0"
 
@@ -241,7 +243,7 @@ def follow(shim: socket.socket, tree: Tree, group: RunGroup | None, shared: Shar
             message = b""
         if not message:
             return False
-        if message == b"signal %d" % signal.SIGTERM:  # the last time to see what its processes use
+        if message in TERMS:  # the last time to see what its processes use
             shared.read()
         obey(message, tree, group)
     return reported or report_end(shim, tree, group, memory)

@@ -18,6 +18,7 @@ from gpuqueue.model.slurm_variables import slurm_variables
 from workers.launcher.account import Refused
 from workers.run.signed_environment import MPS_PIPES, NO_PIPES, THREAD_COUNT, THREADS, with_hook
 from workers.shim.code import DIRECTORY, TREE
+from workers.shim.containers import ENGINES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -140,6 +141,16 @@ def _are_outputs(request: LaunchRequest, statement: Mapping[str, Any], _job: int
     return request.outputs.get("log") in {None, output} and request.outputs.get("stderr") in {None, error}
 
 
+def _is_container(request: LaunchRequest, statement: Mapping[str, Any], _job: int, _program: str | None) -> bool:
+    """Return whether the job runs in the signed image with the signed binds, by an engine that no other can change."""
+    signed, container = statement.get("container"), request.container
+    if signed is None or container is None:
+        return signed is None and container is None
+    program = container["program"]
+    is_engine = os.path.basename(program) == ENGINES[container["engine"]].program
+    return is_engine and not others_change(program, 0) and [container["image"], *container["binds"]] == signed
+
+
 #: What is compared, in words for a message.
 _CHECKS: tuple[tuple[str, Callable[[LaunchRequest, Mapping[str, Any], int, str | None], bool]], ...] = (
     ("its id", _is_job),
@@ -149,6 +160,7 @@ _CHECKS: tuple[tuple[str, Callable[[LaunchRequest, Mapping[str, Any], int, str |
     ("its umask", _is_umask),
     ("the variables of its run", _has_variables_of_run),
     ("its terminal", _is_terminal),
+    ("its container", _is_container),
     ("the links to its output", _are_outputs),
 )
 

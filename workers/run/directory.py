@@ -409,6 +409,9 @@ class ShimSpec:
     oom_score_adj: int = 0
     #: Whether shared memory that the run has used and that no process uses at its end is removed.
     remove_shared_memory: bool = False
+    #: The container that the job runs in: ``engine``, ``program``, ``image``, ``binds``, ``devices`` (UUIDs) and the
+    #: names of the ``variables`` that go in (:mod:`workers.shim.containers`). None: it runs in none.
+    container: Mapping[str, Any] | None = None
 
     def plain(self) -> dict[str, Any]:
         """Return the spec as plain values for the file."""

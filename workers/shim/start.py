@@ -11,7 +11,7 @@ import os
 import select
 import time
 
-from workers.shim import acl, code
+from workers.shim import acl, code, containers
 from workers.shim.attached_terminal import SOCKET, TypedTerminal
 from workers.shim.files import POLL_S, asked_end, extended, put, read, renewed_until
 from workers.shim.host_memory import adjust_oom_score
@@ -92,9 +92,12 @@ def started(spec: dict[str, Any], output: LogFile | Terminal, warm_interpreter: 
     """
     if spec["user"] is not None:
         share_files(spec["user"]["uid"])
-        return launch(spec, output, wait)
-    pid = become(warm_interpreter, spec, output) if warm_interpreter is not None else None
-    return Tree(spawn(spec, output) if pid is None else pid)
+        tree: Tree = launch(spec, output, wait)
+    else:
+        pid = become(warm_interpreter, spec, output) if warm_interpreter is not None else None
+        tree = Tree(spawn(spec, output) if pid is None else pid)
+    tree.forwards = containers.forwards(spec.get("container"))  # a worker of an earlier version writes none
+    return tree
 
 
 def spawn(spec: dict[str, Any], output: LogFile | Terminal) -> int:
@@ -146,9 +149,13 @@ def execute(spec: dict[str, Any], output: LogFile | Terminal, answer: int, paren
         if time.monotonic() >= spec["start_before"]:
             os.write(answer, f"0 {TOO_LATE}".encode())
             return
-        program = spec["argv"][0]
+        argv, env = spec["argv"], spec["env"]
+        if spec.get("container") is not None:
+            step = "cannot start its container"
+            argv, env = containers.of_spec(spec)
+        program = argv[0]
         step = f"cannot start {program}"
-        os.execvpe(program, spec["argv"], spec["env"])  # noqa: S606 - no shell on purpose
+        os.execvpe(program, argv, env)  # noqa: S606 - no shell on purpose
     except Exception as error:  # noqa: BLE001 - the shim reports any error
         reason = f"{getattr(error, 'errno', -1) or -1} {step}: {why(error, program)}"
         os.write(answer, reason.encode(errors="replace"))

@@ -47,9 +47,10 @@ import signal
 import sys
 import time
 
-from workers.shim import acl, shared_memory
+from workers.shim import acl, containers, shared_memory
 from workers.shim.files import POLL_S, add, asked_end, deleted, extended, put, put_at_last, read, renewed_until
 from workers.shim.host_memory import HostMemory
+from workers.shim.launched import sweep
 from workers.shim.log import KeptLog, LogLimit
 from workers.shim.master_port import with_master_port
 from workers.shim.not_started import NotStarted
@@ -74,6 +75,8 @@ LEFTOVER_GRACE_S = 2.0
 EXCESS_GRACE_S = 1.0
 #: Most that the reports and the metrics of a run need on the disk, in bytes each. 4096 reports of 8 devices need less.
 MAX_REPORTS_BYTES = 8 * 1024 * 1024
+#: How long a container engine may take to remove a container, in seconds.
+REMOVE_S = 10.0
 #: Exit code of a shim that cannot write into the run directory. Such a shim has started nothing.
 CANNOT_WRITE = os.EX_IOERR
 
@@ -126,7 +129,7 @@ def watch(tree: Tree, spec: dict[str, Any], check_logs: Callable[[], float], req
             tree.early, limit.early = limit.number, NEVER
             tree.send_first(limit.number)
         if request.poll(read) and not request.signalled:
-            request.signalled = tree.send(signal.SIGTERM) and tree.send(signal.SIGCONT)
+            request.signalled = tree.warn()
         if now >= request.until_s:
             return "preempted"
         until = renewed_until(until)
@@ -231,7 +234,7 @@ def follow(
     ended = time.monotonic()
     if kind == "exited" and request.signalled and tree.status != 0:
         kind = "preempted"  # it ended on SIGTERM; its other processes may still be saving
-    elif kind == "exited" and tree.early and tree.status == -tree.early:
+    elif kind == "exited" and tree.early and tree.status == tree.status_of(tree.early):
         kind, tree.uncaught = "timed_out", f"killed by {signal_word(tree.early)} of --signal, which it does not catch"
     request.poll(read)  # the request may have arrived together with a cancel
     by_itself = kind == "exited" and (tree.status or 0) >= 0 and not request.signalled
@@ -239,6 +242,7 @@ def follow(
     if shared is not None:
         shared.read()
     tree.end(grace_of(kind, spec, request), check_logs, warned=warned, by_itself=by_itself)
+    end_container(tree, spec)
     output.drain()
     for log in logs:
         log.last_check()
@@ -257,6 +261,26 @@ def follow(
         "cpu_s": cpu_s,
         **({"notes": notes} if notes else {}),
     }
+
+
+def end_container(tree: Tree, spec: dict[str, Any]) -> None:
+    """Remove the container of the run, if the program of its engine was killed before it could.
+
+    A daemon of root may have its processes, or its layers may be left. Of a job that runs as its submitter the launcher
+    kills what carries the token, and the daemon removes the container then.
+    """
+    if (tree.status or 0) >= 0 or (words := containers.removal(spec.get("container"), spec["env"])) is None:
+        return
+    if spec["user"] is not None:
+        with contextlib.suppress(OSError):
+            sweep(spec["launcher"], spec["env"]["GPUQUEUE_TOKEN"])
+        return
+    with contextlib.suppress(OSError):
+        remover = Tree(os.posix_spawn(words[0], words, spec["env"], setsigmask=[]))
+        until = time.monotonic() + REMOVE_S
+        while remover.reap() and remover.status is None and (left_s := until - time.monotonic()) > 0:
+            signal.sigtimedwait(WAKE, min(POLL_S, left_s))
+        remover.end(0.0, lambda: None, warned=True)
 
 
 def left_in_shared_memory(shared: SharedMemory, spec: dict[str, Any]) -> list[dict[str, Any]]:

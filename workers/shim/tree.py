@@ -297,6 +297,8 @@ class Tree:
     early = 0
     #: How that signal has ended the first process; empty if it has not.
     uncaught = ""
+    #: Whether the first process passes the signals on that it gets, as the program of a container engine does.
+    forwards = False
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -307,6 +309,20 @@ class Tree:
     def send(self, number: int) -> bool:
         """Send a signal to every process of the run; return False if the processes cannot be listed now."""
         return signal_all(number)
+
+    def warn(self) -> bool:
+        """Send SIGTERM to every process of the run; return False if the processes cannot be listed now.
+
+        A first process that passes signals on gets it alone: many programs abort at once on a second one.
+        """
+        if self.forwards and self.status is None:
+            self.send_first(signal.SIGTERM)
+            return True
+        return self.send(signal.SIGTERM) and self.send(signal.SIGCONT)  # CONT: for stopped ones
+
+    def status_of(self, number: int) -> int:
+        """Return the exit status of the first process if the signal *number* has ended the job."""
+        return 128 + number if self.forwards else -number
 
     def send_first(self, number: int) -> None:
         """Send a signal to the first process. It is not reaped yet, so the pid is still its own."""
@@ -352,7 +368,7 @@ class Tree:
             self.left = running(self.root)
         deadline = time.monotonic() + grace_s
         while True:
-            warned = warned or (self.send(signal.SIGTERM) and self.send(signal.SIGCONT))  # CONT: for stopped ones
+            warned = warned or self.warn()
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 break

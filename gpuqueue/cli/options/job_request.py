@@ -328,7 +328,8 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "Messages": ("on_end", "on_fail"),
     "Arrays and sweeps": ("array", "sweep", "each_line", "at_once", "max_failures"),
     "Code and environment": (
-        *("cwd", "env", "python", "environment", "warm", "snapshot", "no_snapshot", "snapshot_allow", "keep", "git"),
+        *("cwd", "env", "python", "environment", "container", "bind", "warm"),
+        *("snapshot", "no_snapshot", "snapshot_allow", "keep", "git"),
     ),
     "Name and output": ("name", "tags", "pty", "separate_stderr", "output", "error"),
 }
@@ -442,6 +443,20 @@ _PYTHON: tuple[Option, ...] = (
     _ENVIRONMENT,
 )
 
+_CONTAINER: tuple[Option, ...] = (
+    click.option(
+        "--container",
+        metavar="IMAGE",
+        help="Run in a container of this image, by the engine of the host. The working directory is bound.",
+    ),
+    click.option(
+        "--bind",
+        metavar="SRC[:DST[:ro]]",
+        multiple=True,
+        help="A file or directory of the host to bind in the container. Repeatable.",
+    ),
+)
+
 _ANYWAY = click.option("--anyway", is_flag=True, help="Submit a script that is refused for its text.")
 
 #: The options that describe a job.
@@ -491,6 +506,7 @@ _OPTIONS: tuple[Option, ...] = (
     click.option("--no-cap", "cap", is_flag=True, callback=_not, help="Do not cap the job's memory at --mem."),
     click.option("--warm", is_flag=True, help="Run the script in a Python that has already imported torch."),
     *_PYTHON,
+    *_CONTAINER,
     click.option(
         "--tag",
         "tags",

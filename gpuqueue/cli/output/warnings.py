@@ -43,9 +43,10 @@ def without_program(spec: JobSpec, name: str) -> str | None:
     """Return a warning if the program of a job with this *spec* and *name* cannot be started on this machine.
 
     A placeholder in its name is not checked, nor a job with a copy of its code, whose program may be in that copy, nor
-    one with an environment, whose program the host knows.
+    one with an environment, whose program the host knows, nor one in a container.
     """
-    if spec.snapshot is not None or spec.environment is not None or (spec.array is not None and "{" in spec.argv[0]):
+    is_elsewhere = spec.snapshot is not None or spec.environment is not None or spec.container is not None
+    if is_elsewhere or (spec.array is not None and "{" in spec.argv[0]):
         return None
     missing = missing_program(spec.argv, cwd=spec.cwd, env=spec.env)
     return None if missing is None else f"{missing}: {name} waits, and starts only on a host that has the program"

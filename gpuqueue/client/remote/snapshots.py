@@ -113,7 +113,7 @@ def with_host_python(request: JobRequest, spec: JobSpec, snapshot: Snapshot) -> 
         BadRequest: *request* names a Python of this machine, which does not travel.
 
     """
-    if spec.interpreter is None or spec.environment is not None:
+    if spec.interpreter is None or spec.environment is not None or spec.container is not None:
         return spec
     paths = {each.path for each in snapshot.manifest.entries}
     if request.python is not None:
