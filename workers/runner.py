@@ -30,10 +30,11 @@ from workers.services.adoption import Adoption
 from workers.shim.client import Shim, Shims
 from workers.shim.supervisor import CANNOT_WRITE
 from workers.steps.conclusion import Conclusion, Detached, NotStarted, pause, wait_for
+from workers.steps.container import check_container
 from workers.steps.fetch_code import FetchCode
 from workers.steps.judge import Judge
 from workers.steps.report import Report
-from workers.steps.spawn import Spawn, authorise, engine_of
+from workers.steps.spawn import Spawn, authorise
 from workers.threads import SteadyEvent, in_time
 from workers.warm.pool import TIDY_S, WarmPool
 
@@ -105,7 +106,7 @@ class Runner:
             checked = check_admission(run, self._admission)
             limited = check_limits(checked, self._settings.launcher_in_use)
             chosen = choose_python(limited, self._settings.environments)
-            check_container(chosen, self._settings.container_engine)
+            check_container(chosen, self._settings)
             ready = self._fetch_code.fetch(chosen)
             limits = self._spawn.limits(ready.spec) if ready.spec is not None else {}
             permit = authorise(ready, self._settings, self._queue, self._clock, self._stopping, limits)
@@ -199,23 +200,6 @@ def choose_python(run: LiveRun, programs: Mapping[str, str]) -> LiveRun:
         raise NotStarted(f"the environment {name} is missing: there is no {program}", host_lacks=NO_EVIDENCE)
     run.spec = with_python(run.spec, program)
     return run
-
-
-def check_container(run: LiveRun, setting: str) -> None:
-    """Check that this host has a container engine, if *run* needs one. *setting* names it.
-
-    Raises:
-        NotStarted: It has none.
-
-    """
-    if run.spec is None or run.spec.container is None:
-        return
-    name, program = engine_of(setting)
-    if not name:
-        raise NotStarted("this host runs no containers (setting container_engine)", host_lacks=NO_EVIDENCE)
-    if program is None:
-        reason = f"the container engine {name} is not installed on this host (setting container_engine)"
-        raise NotStarted(reason, host_lacks=NO_EVIDENCE)
 
 
 def with_python(spec: JobSpec, program: str) -> JobSpec:

@@ -410,7 +410,7 @@ class ShimSpec:
     #: Whether shared memory that the run has used and that no process uses at its end is removed.
     remove_shared_memory: bool = False
     #: The container that the job runs in: ``engine``, ``program``, ``image``, ``binds``, ``devices`` (UUIDs) and the
-    #: names of the ``variables`` that go in (:mod:`workers.shim.containers`). None: it runs in none.
+    #: names of the variables that stay ``outside`` (:mod:`workers.shim.containers`). None: it runs in none.
     container: Mapping[str, Any] | None = None
 
     def plain(self) -> dict[str, Any]:

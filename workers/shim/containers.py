@@ -66,10 +66,12 @@ UNIFIED = "/sys/fs/cgroup/cgroup.controllers"
 MPS_PIPES, VISIBLE, NVIDIA = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"
 #: Variables of one host for the engines that hand their own environment on, besides those that configure them.
 OF_ENGINE = frozenset({"HOME", "PATH", "USER", "LOGNAME", "XDG_RUNTIME_DIR"})
+#: Variables that hold paths and names of the host, beside those that the worker knows of. The launcher sets some.
+OF_HOST = frozenset({*OF_ENGINE, "SHELL", "PWD", "PYTHONPATH", "BASH_ENV", NVIDIA})
 #: Longest message of an engine, in characters.
 MAX_WORDS = 300
 #: The fields of a container in the spec of a run.
-FIELDS = frozenset({"engine", "program", "image", "binds", "devices", "variables"})
+FIELDS = frozenset({"engine", "program", "image", "binds", "devices", "outside"})
 _TOKEN = re.compile(r"[0-9]{1,9}\.[0-9a-z]{1,64}")
 
 
@@ -106,8 +108,9 @@ class Inside:
         self.devices: list[str] = list(container["devices"])
         self.name = container_name(env)
         self.binds = _binds(env, code or cwd, [_bind_of(text) for text in container["binds"]])
+        outside = {*container["outside"], *OF_HOST}
         #: The names of the variables that go in. Their values are in ``env``.
-        self.variables = [name for name in container["variables"] if name in env]
+        self.variables = [name for name in env if name not in outside]
         home = env.get("HOME", "")
         self.home = home if home and any(_is_within(home, bind.target) for bind in self.binds) else NO_HOME
 
@@ -459,6 +462,6 @@ def is_valid(container: object) -> bool:
     if type(container) is not dict or container.keys() != FIELDS:
         return False
     words = [container["engine"], container["program"], container["image"]]
-    words += [word for name in ("binds", "devices", "variables") for word in container[name]]
+    words += [word for name in ("binds", "devices", "outside") for word in container[name]]
     are_words = all(type(word) is str and word for word in words)
     return are_words and container["engine"] in ENGINES and not container["image"].startswith("-")

@@ -30,6 +30,9 @@ SETTLE_S = 0.5
 #: How many of the processes that are then still running are named, the longest text of a command, and how long reading
 #: them may take, in seconds.
 MAX_NAMED, MAX_COMMAND, NAMES_S = 3, 60, 0.5
+#: The programs of container engines that put a container away after its last process, and how long they may take, in
+#: seconds. If they are killed, the engine takes the container for a running one.
+KEEPERS, KEEPERS_S = frozenset({b"catatonit", b"conmon", b"podman"}), 3.0
 #: The bit of SIGKILL in the pending signals of a thread, and that of a thread which ends, in its flags (see proc(5)).
 KILLED, ENDS = 1 << (signal.SIGKILL - 1), 0x4
 #: More processes than this are stopped before they are killed, in at most so many rounds.
@@ -183,14 +186,23 @@ def descendants(top: int | None = None) -> dict[int, tuple[int, str]]:
     return there
 
 
-def running(top: int | None = None) -> tuple[int, list[str]]:
+def is_keeper(pid: int) -> bool:
+    """Return whether the process *pid* is one of KEEPERS, by its name."""
+    try:
+        return slurp(f"/proc/{pid}/comm").strip() in KEEPERS
+    except OSError:
+        return False
+
+
+def running(top: int | None = None, *, keepers: bool = True) -> tuple[int, list[str]]:
     """Return how many processes below *top*, by default this one, are running, and names of the first of them.
 
-    If they cannot be read in time, none is returned.
+    KEEPERS are left out unless *keepers*. If they cannot be read in time, none is returned.
     """
 
     def read() -> tuple[int, list[str]]:
         pids, names = [pid for pid in descendants(top) if is_killed(pid) is False], list[str]()
+        pids = pids if keepers else [pid for pid in pids if not is_keeper(pid)]
         with contextlib.suppress(OSError):
             names.extend(name_of(pid) for pid in pids[:MAX_NAMED])
         return len(pids), names
@@ -236,8 +248,10 @@ def run_first() -> None:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 
 
-def signal_all(number: int) -> bool:
+def signal_all(number: int, *, keepers: bool = True) -> bool:
     """Send a signal to every process below this one; return False if the processes cannot be listed now.
+
+    KEEPERS get none unless *keepers*.
 
     Before many processes are killed, all are stopped: else those that are left use the room for new ones.
     """
@@ -245,7 +259,9 @@ def signal_all(number: int) -> bool:
         run_first()
     try:
         found = descendants()
-        if number == signal.SIGKILL and len(found) > MANY:
+        if not keepers:
+            found = {pid: known for pid, known in found.items() if not is_keeper(pid)}
+        elif number == signal.SIGKILL and len(found) > MANY:
             found = _stopped(found)
     except OSError:  # for example, no free file descriptor on the host
         return False
@@ -320,6 +336,10 @@ class Tree:
             return True
         return self.send(signal.SIGTERM) and self.send(signal.SIGCONT)  # CONT: for stopped ones
 
+    def send_job(self, number: int) -> bool:
+        """Send a signal to the processes of the job, but not to those that put its container away."""
+        return signal_all(number, keepers=not self.forwards)
+
     def status_of(self, number: int) -> int:
         """Return the exit status of the first process if the signal *number* has ended the job."""
         return 128 + number if self.forwards else -number
@@ -358,17 +378,21 @@ class Tree:
 
         After ``UNKILLABLE_S`` processes that SIGKILL does not end are left: ``unkillable`` names them.
         *meanwhile* is called at every check during the grace. With *warned* TERM was sent before and is not sent
-        again, because many programs abort at once on a second TERM.
+        again, because many programs abort at once on a second TERM. What a container engine has beside the job gets a
+        little more time.
         """
         if not self.reap():
             return
         if by_itself:
             if self._gone_by(time.monotonic() + SETTLE_S, meanwhile):
                 return
-            self.left = running(self.root)
+            self.left = running(self.root, keepers=not self.forwards)
         deadline = time.monotonic() + grace_s
+        only_first = self.forwards and self.status is None
         while True:
             warned = warned or self.warn()
+            if only_first and self.status is not None:
+                only_first = not self.send_job(signal.SIGTERM)
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 break
@@ -376,12 +400,20 @@ class Tree:
             if not self.reap():
                 return
             meanwhile()
+        self._kill()
+
+    def _kill(self) -> None:
+        """Send SIGKILL until no process is left, or only unkillable ones."""
         deadline = time.monotonic() + UNKILLABLE_S
+        keep_until = time.monotonic() + KEEPERS_S if self.forwards else 0.0
         while self.reap():
             if time.monotonic() >= deadline and (left := unkillable(self.root or os.getpid())) is not None:
                 self.unkillable = left
                 return
-            self.send(signal.SIGKILL)
+            if time.monotonic() < keep_until:
+                self.send_job(signal.SIGKILL)
+            else:
+                self.send(signal.SIGKILL)
             signal.sigtimedwait(WAKE, KILL_STEP_S)
 
     def _gone_by(self, deadline: float, meanwhile: Callable[[], object]) -> bool:

@@ -7,10 +7,9 @@ import errno
 import logging
 import os
 import resource
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpuqueue.clock import Clock
 from gpuqueue.lazy.frozen import dataclass
@@ -23,16 +22,15 @@ from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.run import RunDevice
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
-from gpuqueue.system.environment import is_of_one_machine
 from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.run import deliveries
 from workers.run.directory import ShimSpec
 from workers.run.environment import NO_MPS, environment, threads_of
 from workers.shim.client import Shim, Shims, Unanswered
 from workers.shim.code import TREE
-from workers.shim.containers import ENGINES, PATH
 from workers.shim.tree import open_files
 from workers.steps.conclusion import NotStarted, answered
+from workers.steps.container import container_of
 from workers.steps.fetch_code import unpacking
 from workers.threads import SteadyEvent
 from workers.warm.pool import WarmPool
@@ -155,7 +153,7 @@ class Spawn:
                 outputs=self._outputs(run, spec),
                 oom_score_adj=settings.oom_score_adj,
                 remove_shared_memory=settings.remove_shared_memory,
-                container=_container(spec, settings, held.devices, env),
+                container=container_of(spec, settings, held.devices, env),
             ),
             run.figures(),
         )
@@ -205,34 +203,6 @@ class Spawn:
         if shim is None:
             run.notes.append(f"started cold: {why}")
         return shim
-
-
-def _container(
-    spec: JobSpec, settings: Settings, devices: Sequence[RunDevice], env: Mapping[str, str]
-) -> Mapping[str, Any] | None:
-    """Return the container of a run with the variables *env*, None if the job runs in none.
-
-    Variables that hold paths or names of one machine do not go in: the image has its own.
-    """
-    if spec.container is None:
-        return None
-    engine, program = engine_of(settings.container_engine)
-    return {
-        "engine": engine,
-        "program": program,
-        "image": spec.container,
-        "binds": spec.binds,
-        "devices": [device.uuid for device in devices if device.kind is DeviceKind.GPU],
-        "variables": [name for name, value in env.items() if not is_of_one_machine(name, value)],
-    }
-
-
-def engine_of(setting: str) -> tuple[str, str | None]:
-    """Return the container engine that the *setting* names, and its program on this host; None if it is missing."""
-    name, _, path = setting.partition("=")
-    if not name:
-        return "", None
-    return name, shutil.which(path or ENGINES[name].program, path=PATH)
 
 
 def _limits(spec: JobSpec) -> Mapping[str, float | None] | None:
