@@ -31,6 +31,7 @@ from workers.results.pack import STALL_S, NoCopy, PackFailed, Progress, stalled
 from workers.results.pack import pack as pack_code
 from workers.results.wanted import MOST_REQUEST_BYTES, ArchiveRequest
 from workers.run import process_tree
+from workers.shim.containers import forwards
 from workers.shim.host_memory import HostMemory
 from workers.shim.launch_protocol import (
     GREETING,
@@ -170,6 +171,7 @@ def run(
     if session is not None:
         session.restore()
     tree = Tree(pid)
+    tree.forwards = forwards(request.container)
     try:
         if begun(shim, tree, reader):
             wake_on(shim)
@@ -289,7 +291,7 @@ def obey(message: bytes, tree: Tree, group: RunGroup | None) -> None:
                 group.kill()
             signal_all(int(number))
         elif target == b"first" and tree.status is None:
-            os.kill(tree.pid, int(number))  # not reaped yet, so the pid is still its own
+            tree.send_first(int(number))
 
 
 def report_end(shim: socket.socket, tree: Tree, group: RunGroup | None, memory: HostMemory) -> bool:

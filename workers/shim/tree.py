@@ -32,7 +32,8 @@ SETTLE_S = 0.5
 MAX_NAMED, MAX_COMMAND, NAMES_S = 3, 60, 0.5
 #: The programs of container engines that put a container away after its last process, and how long they may take, in
 #: seconds. If they are killed, the engine takes the container for a running one.
-KEEPERS, KEEPERS_S = frozenset({b"catatonit", b"conmon", b"podman"}), 3.0
+PODMAN = b"podman"
+KEEPERS, KEEPERS_S = frozenset({b"catatonit", b"conmon", PODMAN}), 3.0
 #: The bit of SIGKILL in the pending signals of a thread, and that of a thread which ends, in its flags (see proc(5)).
 KILLED, ENDS = 1 << (signal.SIGKILL - 1), 0x4
 #: More processes than this are stopped before they are killed, in at most so many rounds.
@@ -188,10 +189,27 @@ def descendants(top: int | None = None) -> dict[int, tuple[int, str]]:
 
 def is_keeper(pid: int) -> bool:
     """Return whether the process *pid* is one of KEEPERS, by its name."""
+    return program_name(pid) in KEEPERS
+
+
+def program_name(pid: int) -> bytes:
+    """Return the name of the program of the process *pid*, empty if it has ended."""
     try:
-        return slurp(f"/proc/{pid}/comm").strip() in KEEPERS
+        return slurp(f"/proc/{pid}/comm").strip()
     except OSError:
-        return False
+        return b""
+
+
+def inner_podman(pid: int) -> int:
+    """Return the process that passes signals on for the first process *pid*.
+
+    Podman without root is two processes, and only the inner one passes all signals on.
+    """
+    if program_name(pid) == PODMAN:
+        with contextlib.suppress(OSError):
+            children = [child for child, (parent, _) in descendants(pid).items() if parent == pid]
+            return next((child for child in children if program_name(child) == PODMAN), pid)
+    return pid
 
 
 def running(top: int | None = None, *, keepers: bool = True) -> tuple[int, list[str]]:
@@ -346,7 +364,8 @@ class Tree:
 
     def send_first(self, number: int) -> None:
         """Send a signal to the first process. It is not reaped yet, so the pid is still its own."""
-        os.kill(self.pid, number)
+        with contextlib.suppress(ProcessLookupError):  # of an inner process, which may have ended
+            os.kill(inner_podman(self.pid) if self.forwards else self.pid, number)
 
     def usage(self) -> tuple[int | None, float]:
         """Return the largest resident memory of one process, in bytes, and the processor time, in seconds."""
