@@ -78,6 +78,8 @@ SAMPLES: dict[str, Any] = {
     "visible": "index",
     "stop_on_nan": True,
     "stop_when_stalled": "30m",
+    "container": "torch:2.6",
+    "bind": ["/data"],
     "given_in": {"mem": "train.py line 2"},
     "anyway": True,
 }
@@ -92,6 +94,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "each_line": {"command": ["true", "{line}"]},
     "keep": {"snapshot": True},
     "probe": {"time_limit": "2h"},
+    "bind": {"container": "torch:2.6"},
 }
 #: Fields that permit something, and so change no spec.
 PERMITS = {"snapshot_allow", "anyway"}
