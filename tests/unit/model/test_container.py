@@ -42,7 +42,9 @@ def test_binds_become_absolute(text: str, bind: str) -> None:
     check_bind(bind)
 
 
-@pytest.mark.parametrize("text", ["", ":", ":/mnt", "/data:mnt", "/data:/mnt:exec", "/a:/b:/c", "/a,b", "/data:/a/../b"])
+@pytest.mark.parametrize(
+    "text", ["", ":", ":/mnt", "/data:mnt", "/data:/mnt:exec", "/a:/b:/c", "/a,b", "/data:/a/../b"]
+)
 def test_other_binds_are_refused(text: str) -> None:
     """An option of the engine, such as an unsafe mode, is none, nor are the commas that separate binds."""
     with pytest.raises(BadRequest, match="no bind"):
