@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -60,7 +59,7 @@ class PodmanUser:
         settings = self._home / ".config" / "containers"
         settings.mkdir(parents=True, exist_ok=True)
         # crun does not know a host that has the old control groups beside the unified ones.
-        (settings / "containers.conf").write_text("" if os.path.exists(UNIFIED) else '[engine]\nruntime = "runc"\n')
+        (settings / "containers.conf").write_text("" if Path(UNIFIED).exists() else '[engine]\nruntime = "runc"\n')
         tree = make_tree(self._home / "tree")
         self.shell(f"chown -R {self.account.pw_uid}:{self.account.pw_gid} {self._home}", as_root=True)
         changes = "--change ENV=PATH=/bin --change ENV=OF_IMAGE=yes"
@@ -103,7 +102,7 @@ class PodmanUser:
     def close(self) -> None:
         """End what is left, and remove what Podman has outside of the home."""
         self.shell("podman rm --all --force; kill -9 -1")
-        shutil.rmtree(f"/tmp/podman-run-{self.account.pw_uid}", ignore_errors=True)  # noqa: S108 - its place
+        shutil.rmtree(f"/tmp/podman-run-{self.account.pw_uid}", ignore_errors=True)
 
 
 def container(engine: str, image: str, path: str, *binds: str) -> dict[str, object]:

@@ -12,12 +12,16 @@ from gpuqueue.model.array import Member
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.run import RunDevice
+from gpuqueue.settings.settings import Settings
 from workers.run.environment import environment, threads_of
 from workers.runner import with_python
 from workers.shim.code import TREE
+from workers.steps.container import container_of
 from workers.steps.fetch_code import unpacking
 
 KEY = bytes(range(32))
+#: A container engine of the host: the launcher judges its program, which nothing starts here.
+ENGINE = "charliecloud=/bin/ls"
 JOB = 7
 
 
@@ -65,4 +69,5 @@ def fields_of(
         "code": code,
         "ticket": spec.ticket,
         "outputs": {"log": spec.output, "stderr": spec.error},
+        "container": container_of(spec, Settings(container_engine=ENGINE), devices, spec.env),
     }

@@ -72,6 +72,7 @@ OF_HOST = frozenset({*OF_ENGINE, "SHELL", "PWD", "PYTHONPATH", "BASH_ENV", NVIDI
 MAX_WORDS = 300
 #: The fields of a container in the spec of a run.
 FIELDS = frozenset({"engine", "program", "image", "binds", "devices", "outside"})
+_UUID = re.compile(r"[\w./-]{1,128}", re.ASCII)
 _TOKEN = re.compile(r"[0-9]{1,9}\.[0-9a-z]{1,64}")
 
 
@@ -464,4 +465,5 @@ def is_valid(container: object) -> bool:
     words = [container["engine"], container["program"], container["image"]]
     words += [word for name in ("binds", "devices", "outside") for word in container[name]]
     are_words = all(type(word) is str and word for word in words)
+    are_words = are_words and all(_UUID.fullmatch(uuid) for uuid in container["devices"])
     return are_words and container["engine"] in ENGINES and not container["image"].startswith("-")

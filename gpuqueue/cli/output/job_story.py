@@ -398,6 +398,7 @@ def code_lines(spec: JobSpec) -> list[str]:
     return [
         *([f"  git        {checkout_of(spec.git)}"] if spec.git else []),
         *([f"  python     environment {plain(spec.environment)}"] if spec.environment is not None else []),
+        *([f"  container  {plain('  '.join((spec.container, *spec.binds)))}"] if spec.container is not None else []),
         *([f"  code       {_code_of(spec.snapshot)}"] if spec.snapshot else []),
         *([f"  keep       {plain('  '.join(spec.keep))}"] if spec.keep else []),
     ]

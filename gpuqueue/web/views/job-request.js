@@ -86,6 +86,7 @@ export function Request({ view, path, run }) {
           ${snapshot ? html`<${Fact} label="Code">a copy of its own, snapshot <code>${snapshot.slice(0, 12)}</code>${spec.keep.length ? html`, keeps <code>${spec.keep.join(" ")}</code>` : null}<//>
             ${run && view.rights.logs && !spec.array ? html`<${Fact} label="Files"><${Files} path=${path} label=${labelOf(job)} attempt=${run.attempt} /><//>` : null}
             ${git ? html`<${Fact} label="Changes"><${Diff} path=${path} /><//>` : null}` : null}
+          ${spec.container ? html`<${Fact} label="Container"><code>${[spec.container, ...spec.binds].join("  ")}</code><//>` : null}
           ${spec.environment ? html`<${Fact} label="Python">environment <bdi>${spec.environment}</bdi><//>` : spec.interpreter ? html`<${Fact} label="Python"><code>${spec.interpreter}</code><//>` : null}
           ${spec.array ? html`<${Fact} label="Members"><code>${spec.array.axes.map((each) => each.replace(/^@\+?/, "")).join("  ") || spec.array.indexes}</code>${spec.array.at_once ? `, at most ${spec.array.at_once} at once` : ""}<//>` : null}
         ` : html`<${Fact} label="Command"><span class="none">only ${spec.account.name} and administrators see it</span><//>`}

@@ -37,11 +37,11 @@ def image(people: People) -> Iterator[str]:
         for path in (tree, *tree.rglob("*")):
             if not path.is_symlink():
                 path.chmod(0o755)
-    yield str(tree)
+    return str(tree)
 
 
 @pytest.fixture
-def in_charliecloud(as_user: Start, people: People, image: str) -> Start:
+def in_charliecloud(as_user: Start, image: str) -> Start:
     """Return a function that runs words of a shell as alice, in a container of Charliecloud."""
 
     def start(words: str, *binds: str, image: str = image, **changes: Any) -> Shim:
@@ -94,7 +94,7 @@ def test_a_missing_image_or_bind_is_named(in_charliecloud: Start) -> None:
     assert "cannot bind /root/missing: Permission denied" in end.ending.detail
 
 
-def test_her_binds_give_no_more_than_she_has(in_charliecloud: Start, people: People, open_dir: Path) -> None:
+def test_her_binds_give_no_more_than_she_has(in_charliecloud: Start, open_dir: Path) -> None:
     """A file that only root can read is not bound, although its directory is open to all."""
     secret = open_dir / "secret"
     secret.touch(0o600)

@@ -113,10 +113,11 @@ def start(people: People, user: PodmanUser) -> Iterator[Callable[..., Run]]:
 
 
 def test_a_container_has_what_the_job_needs(start: Callable[..., Run], user: PodmanUser) -> None:
-    """The account's id, its directory, the files of the run, both sets of variables; the secret is in no command line."""
-    words = "id -u; pwd; echo $OF_IMAGE $HF_TOKEN $PATH $HOME; echo '{\"loss\": 1}' >> $GPUQUEUE_RUN_DIR/metrics; touch made"
+    """The account's id, its directory, the files of the run, both sets of variables; no command line has the secret."""
+    words = "id -u; pwd; echo $OF_IMAGE $HF_TOKEN $PATH $HOME; touch made"
+    report = "echo '{\"loss\": 1}' >> $GPUQUEUE_RUN_DIR/metrics"
 
-    run = start(f"{words}; cat /proc/*/cmdline | grep -c 'a secre[t]'; exit 7")
+    run = start(f"{words}; {report}; cat /proc/*/cmdline | grep -c 'a secre[t]'; exit 7")
 
     assert 7 == run.ended().ending.exit_code, run.log()
     home = user.account.pw_dir
@@ -150,11 +151,14 @@ def test_the_warning_signal_reaches_the_job(start: Callable[..., Run]) -> None:
 def test_memory_in_a_container_is_attributed_to_its_job(start: Callable[..., Run], user: PodmanUser) -> None:
     """A daemon in the container, in a session of its own and without the token, belongs to the run."""
     run = start("env -i /bin/setsid /bin/sleep 1003 & echo up; sleep 1000")
-    until(lambda: any("sleep 1003" in line for line in user.running()), what="the daemon")
-    pids = {pid: People.command_of(pid) for pid in user.pids()}
-    daemon = next(pid for pid, line in pids.items() if line == b"/bin/sleep\x001003\x00")
 
-    assert {daemon: run.token} == owners([daemon], {run.token: root_of(run.processes())})
+    def daemon() -> int | None:
+        lines = {pid: People.command_of(pid) for pid in user.pids()}
+        return next((pid for pid, line in lines.items() if line == b"/bin/sleep\x001003\x00"), None)
+
+    pid = until(daemon, what="the daemon")
+    assert pid is not None
+    assert {pid: run.token} == owners([pid], {run.token: root_of(run.processes())})
 
 
 def test_no_container_outlives_a_killed_shim(start: Callable[..., Run], user: PodmanUser, people: People) -> None:

@@ -56,6 +56,7 @@ def request(spec: JobSpec, run_dir: Path = Path("/runs/7/1.a"), *, devices: Any 
         limits=Limits(),
         ticket=fields["ticket"],
         outputs=fields["outputs"],
+        container=fields["container"] and dict(fields["container"]),
     )
 
 
@@ -154,6 +155,28 @@ def test_a_link_has_its_signed_name() -> None:
     assert "" == refusal(request(spec)._replace(outputs={}))  # by a worker of an earlier version
     for each, outputs in ((spec, elsewhere), (plain, elsewhere), (spec, {"stderr": "out-%j.txt"})):
         assert "the links to its output" in refusal(request(each)._replace(outputs=outputs))
+
+
+def test_a_container_has_its_signed_image_and_binds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that was taken over chooses no image, no bind and no engine of its own."""
+    monkeypatch.setattr(ticket, "others_change", lambda found, uid: (found, uid) != ("/usr/bin/ch-run", 0))
+    spec, plain = signed(make_spec(container="torch", binds=("/a:/a",), env=ENV)), signed(make_spec(env=ENV))
+    asked = request(spec)
+    assert asked.container is not None
+    box = {**asked.container, "program": "/usr/bin/ch-run"}
+
+    assert "" == refusal(asked._replace(container=box))
+    others: list[dict[str, Any] | None] = [
+        None,
+        {**box, "image": "other"},
+        {**box, "binds": ("/a:/a", "/etc:/etc")},
+        {**box, "binds": ()},
+        {**box, "program": "/tmp/ch-run"},
+        {**box, "program": "/usr/bin/ls"},
+        {**box, "engine": "podman"},
+    ]
+    assert [] == [each for each in others if "its container" not in refusal(asked._replace(container=each))]
+    assert "its container" in refusal(request(plain)._replace(container=box))
 
 
 def test_a_part_of_an_array_starts_no_other_member() -> None:

@@ -95,9 +95,9 @@ def test_directories_are_bound_at_the_same_path(engine: Any, tmp_path: Path) -> 
 
 def test_a_bind_of_the_submitter_wins_over_ours() -> None:
     """Another directory at the place of the working directory is what the submitter asked for."""
-    found = inside(cwd="/tmp", binds=["/data:/tmp:ro"])  # noqa: S108
+    found = inside(cwd="/tmp", binds=["/data:/tmp:ro"])
 
-    assert ["/data:/tmp:ro"] == [str(bind) for bind in found.binds if bind.target == "/tmp"]  # noqa: S108
+    assert ["/data:/tmp:ro"] == [str(bind) for bind in found.binds if bind.target == "/tmp"]
 
 
 def test_outer_binds_come_first(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_devices_are_given_by_uuid(name: str, words: list[str]) -> None:
     """Podman gets them by CDI, Docker by its option. The other two show all, and CUDA_VISIBLE_DEVICES pins."""
     found, env = ENGINES[name].command(inside(engine=name, devices=[GPU, OTHER]))
 
-    assert words == [word for word in found if "gpu" in word.lower() and "device" in word or word == "--nv"]
+    assert words == [word for word in found if ("gpu" in word.lower() and "device" in word) or word == "--nv"]
     assert GPU == env["CUDA_VISIBLE_DEVICES"]
 
 
@@ -236,6 +236,7 @@ def test_a_launcher_takes_no_other_fields() -> None:
         container(image="--privileged"),
         container(image=7),
         container(binds=[None]),
+        container(devices=['GPU-a",capabilities=all']),
     ]
     assert [] == [each for each in wrong if is_valid(each)]
 
