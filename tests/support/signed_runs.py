@@ -12,7 +12,6 @@ from gpuqueue.model.array import Member
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.run import RunDevice
-from gpuqueue.settings.settings import Settings
 from workers.run.environment import environment, threads_of
 from workers.runner import with_python
 from workers.shim.code import TREE
@@ -69,5 +68,5 @@ def fields_of(
         "code": code,
         "ticket": spec.ticket,
         "outputs": {"log": spec.output, "stderr": spec.error},
-        "container": container_of(spec, Settings(container_engine=ENGINE), devices, spec.env),
+        "container": container_of(spec, ENGINE, devices, spec.env),
     }

@@ -31,15 +31,15 @@ def engine_of(setting: str) -> tuple[str, str | None]:
 
 
 def container_of(
-    spec: JobSpec, settings: Settings, devices: Sequence[RunDevice], env: Mapping[str, str]
+    spec: JobSpec, setting: str, devices: Sequence[RunDevice], env: Mapping[str, str]
 ) -> Mapping[str, Any] | None:
     """Return the container of a run with the variables *env* for the shim, None if the job runs in none.
 
-    Variables that hold paths or names of one machine stay outside: the image has its own.
+    *setting* names the engine. Variables that hold paths or names of one machine stay outside: the image has its own.
     """
     if spec.container is None:
         return None
-    engine, program = engine_of(settings.container_engine)
+    engine, program = engine_of(setting)
     return {
         "engine": engine,
         "program": program,

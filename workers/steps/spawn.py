@@ -153,7 +153,7 @@ class Spawn:
                 outputs=self._outputs(run, spec),
                 oom_score_adj=settings.oom_score_adj,
                 remove_shared_memory=settings.remove_shared_memory,
-                container=container_of(spec, settings, held.devices, env),
+                container=container_of(spec, settings.container_engine, held.devices, env),
             ),
             run.figures(),
         )

@@ -65,7 +65,9 @@ def test_a_kernel_without_user_namespaces_is_named(tmp_path: Path, path: str) ->
 
 def test_in_system_mode_the_engine_that_needs_no_helper_is_named(tmp_path: Path) -> None:
     """Podman needs a set-user-ID program for accounts with further ids."""
-    (finding,) = found(tmp_path, engine(tmp_path, "podman"), GPUQUEUE_LAUNCHER="/run/gpuqueue-launcher/launcher.sock")
+    system = {"GPUQUEUE_RUN_AS": "submitter", "GPUQUEUE_LAUNCHER": "/run/gpuqueue-launcher/launcher.sock"}
+
+    (finding,) = found(tmp_path, engine(tmp_path, "podman"), **system)
 
     assert Grade.NOTE is finding.grade
     assert "set container_engine to charliecloud" in str(finding.remedy)

@@ -160,7 +160,8 @@ def test_a_link_has_its_signed_name() -> None:
 def test_a_container_has_its_signed_image_and_binds(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that was taken over chooses no image, no bind and no engine of its own."""
     monkeypatch.setattr(ticket, "others_change", lambda found, uid: (found, uid) != ("/usr/bin/ch-run", 0))
-    spec, plain = signed(make_spec(container="torch", binds=("/a:/a",), env=ENV)), signed(make_spec(env=ENV))
+    spec = signed(make_spec(container="torch", binds=("/a:/a",), env=ENV, cwd="/h/x"))
+    plain = signed(make_spec(env=ENV, cwd="/h/x"))
     asked = request(spec)
     assert asked.container is not None
     box = {**asked.container, "program": "/usr/bin/ch-run"}
