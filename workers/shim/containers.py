@@ -240,13 +240,13 @@ def _asked(program: str, words: Sequence[str], env: Mapping[str, str]) -> str:
         with os.fdopen(reader, "rb") as pipe:
             text = pipe.read().decode(errors="replace")
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        said = os.pread(errors, 65536, 0).decode(errors="replace").strip().splitlines()
+        printed = os.pread(errors, 65536, 0).decode(errors="replace").strip().splitlines()
     finally:
         os.close(errors)
         os.close(null)
     if status != 0:
-        lines = " ".join(said[-1:]) or f"exit code {status}"
-        lacks_helper = "newuidmap" in "".join(said) and no_new_privileges()
+        lines = " ".join(printed[-1:]) or f"exit code {status}"
+        lacks_helper = "newuidmap" in "".join(printed) and no_new_privileges()
         raise OSError(errno.EPERM if lacks_helper else errno.ENOENT, _NO_HELPER if lacks_helper else lines[:MAX_WORDS])
     return text
 
@@ -275,10 +275,10 @@ def _image_variables(inside: Inside, advice: str) -> dict[str, str]:
     try:
         lines = _asked(inside.program, words, inside.env).splitlines()
     except OSError as error:
-        said = str(error.strerror)
-        if any(each in said.lower() for each in ("no such image", "not known", "no such object")):
-            said = f"the image {inside.image} is not on this host: {advice.format(image=inside.image)}"
-        raise OSError(error.errno, said) from error
+        reason = str(error.strerror)
+        if any(each in reason.lower() for each in ("no such image", "not known", "no such object")):
+            reason = f"the image {inside.image} is not on this host: {advice.format(image=inside.image)}"
+        raise OSError(error.errno, reason) from error
     return dict(line.split("=", 1) for line in lines if "=" in line)
 
 
