@@ -76,7 +76,7 @@ class LaunchedTree(Tree):
         return self._ask(b"signal %d" % number)
 
     def send_job(self, number: int) -> bool:
-        """Send a signal to every process of the run: the guard does not tell them apart."""
+        """Send a signal to every process of the run: the guard does not distinguish them."""
         return self.send(number)
 
     def send_first(self, number: int) -> None:
