@@ -246,6 +246,8 @@ def _command(request: JobRequest, directory: Path, travel: Travel) -> tuple[tupl
 
 def _binds(request: JobRequest, directory: Path) -> tuple[str, ...]:
     """Return the binds of a request, whose sources are taken from *directory*."""
+    if not request.bind:
+        return ()
     from gpuqueue.model import container  # noqa: PLC0415 - lazy import: few jobs have binds
 
     given = validation.words("bind", (request.bind,) if isinstance(request.bind, str) else request.bind)
