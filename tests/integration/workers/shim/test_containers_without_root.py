@@ -159,6 +159,9 @@ def test_memory_in_a_container_is_attributed_to_its_job(start: Callable[..., Run
     pid = until(daemon, what="the daemon")
     assert pid is not None
     assert {pid: run.token} == owners([pid], {run.token: root_of(run.processes())})
+    run.directory.ask_end(EndingKind.CANCELLED)
+    assert EndingKind.CANCELLED is run.ended().ending.kind
+    assert [] == user.running()
 
 
 def test_no_container_outlives_a_killed_shim(start: Callable[..., Run], user: PodmanUser, people: People) -> None:
@@ -173,7 +176,8 @@ def test_no_container_outlives_a_killed_shim(start: Callable[..., Run], user: Po
 
     assert (0, "") == (swept.returncode, swept.stderr)
     assert int(swept.stdout) >= 1
-    until(lambda: user.running() == [] and user.containers() == [], what="the end of the container")
+    until(lambda: user.running() == [], what="the end of the container")
+    until(lambda: user.containers() == [], what="the end of its record")
 
 
 def test_a_killed_monitor_leaves_no_container(start: Callable[..., Run], user: PodmanUser) -> None:
