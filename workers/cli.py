@@ -202,13 +202,15 @@ def tunnel(*, for_command: bool, parent: int | None) -> None:
 @devices_option
 @click.option("--no-recorder", is_flag=True, help="Do not start a recorder: one runs on another host (setting record).")
 @click.option("--needs-store", is_flag=True, help="End with exit code 4 if the store cannot be started again.")
-def host(spec: str | None, *, no_recorder: bool, needs_store: bool) -> None:
+@click.option("--until", metavar="TIME", help="When the time of this machine is over: gpuqueue up --until says it.")
+def host(spec: str | None, *, no_recorder: bool, needs_store: bool, until: str | None) -> None:
     """Serve every device of this machine: a worker for each, the recorder, and the relay when there is work for it.
 
     It also starts the store again that `gpuqueue up` has started, if it dies. With --devices none, there are no
     workers: those of this machine have another account.
     """
     from gpuqueue.embedded.device_list import DeviceList  # noqa: PLC0415 - only here
+    from gpuqueue.model.times import end  # noqa: PLC0415 - only here
     from workers.services.host import Host  # noqa: PLC0415 - only here
 
     settings = Settings.load()
@@ -221,7 +223,8 @@ def host(spec: str | None, *, no_recorder: bool, needs_store: bool) -> None:
     else:
         devices = chosen(settings, spec).devices()
     record = settings.record and not no_recorder
-    Host(settings, devices, spec, record=record, needs_store=needs_store).serve(_stop_signal(None))
+    until_at = None if until is None else end("--until", until)
+    Host(settings, devices, spec, record=record, needs_store=needs_store, until=until_at).serve(_stop_signal(None))
 
 
 @worker_commands.command()

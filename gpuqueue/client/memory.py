@@ -13,7 +13,7 @@ from gpuqueue.client.connection import Connection
 from gpuqueue.errors import BadRequest, Unreachable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import later
-from gpuqueue.learning.signature import Wanted, expected_utilisation, program_of
+from gpuqueue.learning.signature import Wanted, expected_duration_s, expected_utilisation, program_of
 from gpuqueue.model.device import DeviceKind, suits
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.placement import fits_model
@@ -230,3 +230,15 @@ def with_expected_utilisation(connection: Connection, spec: JobSpec) -> JobSpec:
     runs = connection.past_runs.of(spec.account.name, program, needed=False)
     found = expected_utilisation(Wanted.of(spec), runs or ())
     return spec if found is None else replace(spec, expected_utilisation=found)
+
+
+def with_expected_duration(connection: Connection, spec: JobSpec) -> JobSpec:
+    """Return *spec* with its expected duration, unchanged if the account's own earlier runs do not show it.
+
+    A job with a time limit needs none: a device with an end takes it by its limit. Nobody learns from programs on the
+    path of all users. As above, a submit does not wait for the history.
+    """
+    if spec.time_limit_s is not None or not signature.names_a_file(spec.argv, spec.script):
+        return spec
+    found_s = expected_duration_s(Wanted.of(spec), _runs(connection, spec, needed=False) or ())
+    return spec if found_s is None else replace(spec, expected_duration_s=found_s)

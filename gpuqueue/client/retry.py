@@ -11,7 +11,7 @@ from gpuqueue.client import placeholders, reads
 from gpuqueue.client.connection import Connection
 from gpuqueue.client.devices import uuids_of
 from gpuqueue.client.edit import change_of
-from gpuqueue.client.memory import OpenMemory, with_expected_utilisation, with_memory
+from gpuqueue.client.memory import OpenMemory, with_expected_duration, with_expected_utilisation, with_memory
 from gpuqueue.client.placement import counts_use
 from gpuqueue.client.selection import may_change
 from gpuqueue.client.wait import recorded
@@ -80,6 +80,7 @@ def spec_again(
         placeholders.check(again)
     if counts_use(again, connection.settings):
         again = with_expected_utilisation(connection, again)
+    again = with_expected_duration(connection, again)
     return with_memory(connection, again, OpenMemory(auto=True), warn) if changes.mem == AUTO else again
 
 

@@ -103,6 +103,8 @@ def spec_of(
     spec = with_max_failures(with_mem_retries(spec, connection.settings), connection.settings)
     if counts_use(spec, connection.settings):
         spec = memory.with_expected_utilisation(connection, spec)
+    if len(spec.argv) > 1 or spec.script is not None:
+        spec = memory.with_expected_duration(connection, spec)
     left_open = open_memory(request, spec)
     if left_open is None and (note is None or len(spec.argv) == 1):  # nobody wants advice on a program without a script
         return spec

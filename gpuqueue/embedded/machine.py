@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuqueue.clock import from_epoch_ms
+from gpuqueue.clock import from_epoch_ms, from_iso
 from gpuqueue.embedded.store import IS_LOADING, SILENT_S, EmbeddedStore
 from gpuqueue.errors import (
     BadRequest,
@@ -48,6 +48,7 @@ from gpuqueue.words.values import short_time
 
 if TYPE_CHECKING:
     import subprocess
+    from datetime import datetime
 
     from gpuqueue.model.device import Device
     from gpuqueue.queue.diagnostics import DeviceFacts
@@ -66,6 +67,8 @@ HISTORY_S = 3.0
 RESTART = "gpuqueue down --leave-jobs, then gpuqueue up: running jobs are taken over"
 #: The option of the host process of an ``up --foreground``.
 NEEDS_STORE = "--needs-store"
+#: The option of a host process whose time ends.
+UNTIL = "--until"
 #: Interval between two polls while waiting, in seconds.
 POLL_S = 0.05
 #: Settings by which parts of the queue are outside of the state directory.
@@ -320,7 +323,13 @@ class Machine:
 
     def served(self, host: ProcessIdentity) -> str | None:
         """Return the ``--devices`` of the host process, or None if they cannot be read."""
-        return next((value for name, value in pairwise(_words_of(host)) if name == "--devices"), None)
+        return _option(host, "--devices")
+
+    @staticmethod
+    def end_of(host: ProcessIdentity) -> datetime | None:
+        """Return when the time of the host process ends, None if it has no end."""
+        text = _option(host, UNTIL)
+        return None if text is None else from_iso(text)
 
     @staticmethod
     def is_of_foreground(host: ProcessIdentity) -> bool:
@@ -356,14 +365,20 @@ class Machine:
         machine = machine_id(self.settings.state_dir)
         self.queue.devices.name_host(self.settings.host, machine, lease_s=self.settings.lease_s)
 
-    def start_host(self, devices: str, *, needs_store: bool = False) -> DetachedProcess:
+    def start_host(
+        self, devices: str, *, needs_store: bool = False, until: datetime | None = None
+    ) -> DetachedProcess:
         """Start the host process of this machine, detached from this terminal. ``none``: only the recorder.
+
+        At *until*, less the grace of a preemption, it starts ``gpuqueue down --preempt-jobs``.
 
         With *needs_store* it ends with the exit code of :class:`StoreUnreachable` if the embedded store dies and cannot
         be started again. Otherwise it goes on, because the workers keep the running jobs alive.
         """
         words = [installed("gpuqueue-worker"), "host", "--devices", devices]
-        host = DetachedProcess([*words, *([NEEDS_STORE] if needs_store else [])], log=self.host_log)
+        words += [NEEDS_STORE] if needs_store else []
+        words += [] if until is None else [UNTIL, until.isoformat()]
+        host = DetachedProcess(words, log=self.host_log)
         ownership.write_pid(self._pid_file, host.pid)
         return host
 
@@ -491,6 +506,14 @@ class Machine:
         """Return the ids of the jobs that are allocated a device of this machine."""
         return tuple(sorted({job for each in self._own_devices() for job in each.jobs}))
 
+    def preempt_jobs(self, grace_s: float) -> tuple[int, ...]:
+        """Preempt the runs on the devices of this machine, and return the ids of their jobs.
+
+        They have *grace_s* seconds to end. A run that has not started yet is preempted by a later call.
+        """
+        here = [each.device.uuid for each in self._own_devices()]
+        return tuple(sorted(self.queue.devices.preempt(here, grace_s=grace_s)))
+
     def stop_host(self) -> bool:
         """Stop the host process with its workers and recorder. Return whether it ran. Shims and their jobs continue.
 
@@ -535,6 +558,11 @@ def of_other_versions(devices: Iterable[DeviceFacts]) -> str | None:
     """Return a text on the workers of *devices* that run another version than this one, or None if there are none."""
     others = sorted({device.version or "an older one" for device in devices} - {VERSION})
     return f"{VERSION} is installed, and workers of {', '.join(others)} still run" if others else None
+
+
+def _option(process: ProcessIdentity, option: str) -> str | None:
+    """Return the value of an *option* of *process*, None without one."""
+    return next((value for name, value in pairwise(_words_of(process)) if name == option), None)
 
 
 def _words_of(process: ProcessIdentity) -> list[str]:

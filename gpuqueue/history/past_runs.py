@@ -39,7 +39,7 @@ MOST_SPEC_BYTES = 65536
 #: for one program in the order of the ids it may walk the primary key past all newer jobs, if the program is frequent.
 QUERY = f"""
 SELECT j.id, r.attempt, r.ending, r.exit_code, j.command, j.interpreter, j.spec, j.array_id, j.mem_bytes, j.mem_retries,
-       r.notes, d.lease_bytes, d.peak_bytes, d.peak_source, d.samples, d.kind, d.name, d.total_bytes, d.shared,
+       r.notes, r.duration_s, d.lease_bytes, d.peak_bytes, d.peak_source, d.samples, d.kind, d.name, d.total_bytes, d.shared,
        d.own_utilisation_mean
 FROM (SELECT id, command, interpreter, spec, array_id, mem_bytes, mem_retries FROM jobs
       WHERE user_name = :user AND program >= :program AND program <= :program AND ({TELLING})
@@ -57,7 +57,8 @@ Code: TypeAlias = "tuple[str | None, str | None]"
 #: The columns of the ending, the job's memory and the notes, the number of columns before those of the device, and the
 #: column of its peak.
 _ENDING, _MEM, _NOTES = 2, slice(8, 10), 10
-_JOB, _PEAK = 11, 12
+_DURATION = 11
+_JOB, _PEAK = 12, 13
 _SOURCES = {each.value: each for each in PeakSource}
 _KINDS = {each.value: each for each in DeviceKind}
 
@@ -140,6 +141,7 @@ def run_of(rows: Sequence[Sequence[Any]], known: Mapping[int, Code]) -> PastRun 
         models=tuple([each.name for each in devices if each.name is not None]),
         room_bytes=min([each.total_bytes for each in devices if each.total_bytes is not None], default=None),
         utilisation=utilisation_of(devices) if ended_well and not is_cut else None,
+        lasted_s=rows[0][_DURATION] if ending == "exited" and ended_well else None,
     )
 
 

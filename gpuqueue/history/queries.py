@@ -43,7 +43,7 @@ _PAGE = 500
 MOST_REPLAYED = 2000
 
 #: The number of leading columns that a single run needs, those of QUERY. The others are about the job.
-_OF_JOB = 18
+_OF_JOB = 19
 #: Most jobs among which the retries of one are looked for.
 MOST_SEARCHED = 5000
 
@@ -237,16 +237,13 @@ def _with_runs(newest: sa.Subquery) -> sa.Select[Any]:
     of_run = jobs.c.id, runs.c.attempt, runs.c.ending, runs.c.exit_code
     of_job = (
         *(jobs.c.command, jobs.c.interpreter, spec.label("spec"), jobs.c.array_id),
-        *(jobs.c.mem_bytes, jobs.c.mem_retries, runs.c.notes),
+        *(jobs.c.mem_bytes, jobs.c.mem_retries, runs.c.notes, runs.c.duration_s),
     )
     device = (
         *(run_devices.c.lease_bytes, run_devices.c.peak_bytes, run_devices.c.peak_source, run_devices.c.samples),
         *(run_devices.c.kind, run_devices.c.name, run_devices.c.total_bytes),
     )
-    more = (
-        *(jobs.c.user_name, jobs.c.program, jobs.c.submitted_at, jobs.c.ended_at.label("job_ended_at")),
-        runs.c.duration_s,
-    )
+    more = (jobs.c.user_name, jobs.c.program, jobs.c.submitted_at, jobs.c.ended_at.label("job_ended_at"))
     source = (
         newest.join(jobs, jobs.c.id == newest.c.id)
         .join(runs, runs.c.job_id == jobs.c.id)

@@ -57,7 +57,8 @@ class PastRun:
     device. ``words`` are the arguments. ``code`` is the address of the snapshot or the clean commit, None if the code
     is not known. ``environment`` is the name of the Python environment, if the job named one. ``gpus`` is the number of
     devices. ``models`` are the names of the devices, and ``room_bytes`` is the size of the smallest one, None if
-    unknown. ``utilisation`` is that of :func:`utilisation_of`.
+    unknown. ``utilisation`` is that of :func:`utilisation_of`. ``lasted_s`` is how long a successful run took, in seconds,
+    None for others.
     """
 
     proof: Proof
@@ -71,6 +72,7 @@ class PastRun:
     models: tuple[str, ...] = ()
     room_bytes: int | None = None
     utilisation: float | None = None
+    lasted_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -363,6 +363,17 @@ def expected_utilisation(wanted: Wanted, runs: Sequence[PastRun]) -> float | Non
     return _rounded(found) if found else None
 
 
+def expected_duration_s(wanted: Wanted, runs: Sequence[PastRun]) -> float | None:
+    """Return in what time nine of ten runs of the job *wanted* ended well, in seconds.
+
+    *runs* are those of the same program, newest first. None if none of them ended well.
+    """
+    others = {Signature.MOVING, Signature.LINE, Signature.SCRIPT}  # as above
+    like = evidence(wanted, runs, lambda run: run.lasted_s is not None, last_resorts=others)
+    found = sorted([run.lasted_s for run in like.runs if run.lasted_s is not None][:LAST]) if like is not None else []
+    return found[-(-9 * len(found) // 10) - 1] if found else None  # the nearest rank
+
+
 def _rounded(found: Sequence[float]) -> float:
     from statistics import median  # noqa: PLC0415 - lazy import for startup time
 

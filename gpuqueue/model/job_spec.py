@@ -223,6 +223,7 @@ _FIELDS: tuple[tuple[str, str, tuple[type, ...], str], ...] = (
     ("cpus", "cpus", (int, float, type(None)), "a number"),
     ("cpu_mem", "cpu_mem_bytes", (int, type(None)), "a whole number"),
     ("expected_utilisation", "expected_utilisation", (int, float, type(None)), "a number"),
+    ("expected_duration_s", "expected_duration_s", (int, float, type(None)), "a number"),
     ("extended_s", "extended_s", (int, float), "a number of seconds"),
     ("ticket", "ticket", _TEXT_OR_NONE, "text"),
     ("the command", "argv", (tuple,), "a tuple of words"),
@@ -279,6 +280,7 @@ class JobTerms:
     - ``mem_source`` is the text of a :class:`~gpuqueue.model.mem_source.MemSource`, None if nobody knows where the
       memory of the job came from.
     - ``expected_utilisation`` is the share of time, 0 to 1, in which it probably uses each device. None: unknown.
+    - ``expected_duration_s`` is how long nine of ten such runs took, in seconds. None: unknown.
     - ``probe`` is the text of a :class:`~gpuqueue.model.probe.Probe` if the job runs only to find out its memory.
     - ``cpus`` and ``cpu_mem_bytes`` are the most processors and host memory that the job may use.
     - ``output`` and ``error`` name the links to the log and to standard error that each run makes in ``cwd``, with the
@@ -323,6 +325,7 @@ class JobTerms:
     cpus: float | None = None
     cpu_mem_bytes: int | None = None
     expected_utilisation: float | None = None
+    expected_duration_s: float | None = None
     visible: Visible | None = None
     output: str | None = None
     error: str | None = None
@@ -383,7 +386,11 @@ class JobSpec(JobTerms):
     @property
     def shape(self) -> Shape:
         """Return the shape of this request."""
-        return Shape.of(self.mem_bytes, self.time_limit_s, self.gpus, self.pool, self.device, self.placement)
+        return Shape.of(
+            *(self.mem_bytes, self.time_limit_s, self.gpus, self.pool, self.device, self.placement),
+            expected_s=self.expected_duration_s,
+            requeue=self.requeue,
+        )
 
     @property
     def command(self) -> str:
@@ -517,6 +524,8 @@ def _faults_of_course(spec: JobSpec) -> _Faults:
         found.append(("retries", words))
     if spec.time_limit_s is not None and not 0 < spec.time_limit_s <= MAX_S:
         found.append(("time_limit_s", "a time limit must be above 0 and at most ten years"))
+    if spec.expected_duration_s is not None and not 0 <= spec.expected_duration_s <= MAX_S:
+        found.append(("expected_duration_s", "expected_duration_s must be from 0 to ten years"))
     if spec.stop_when_stalled_s is not None and not 0 < spec.stop_when_stalled_s <= MAX_S:
         found.append(("stop_when_stalled_s", "stop_when_stalled must be above 0 and at most ten years"))
     if spec.signal is not None:

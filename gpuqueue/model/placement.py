@@ -173,7 +173,7 @@ class Shape:
     gpus: int
     pool: str
     device: DeviceFilter | None = None
-    #: The text of the job's :class:`Placement`.
+    #: The text of the job's :class:`Placement`, with a flag for its duration: see ``device_filter.lua``.
     placement: str = ""
 
     #: Steps of time limits, in seconds. Each is at most twice the previous one, and at most 1.5 times from a minute on.
@@ -194,12 +194,23 @@ class Shape:
         pool: str,
         device: DeviceFilter | None,
         placement: Placement,
+        *,
+        expected_s: float | None = None,
+        requeue: bool = True,
     ) -> Shape:
-        """Return the shape of a request with these values. A time limit beyond the last step counts as no limit."""
-        limit_s = 0
-        if time_limit_s is not None:
-            limit_s = next((step for step in cls.TIME_STEPS_S if time_limit_s <= step), 0)
-        return cls(-(-mem_bytes // MIB) * MIB, limit_s, gpus, pool, device, str(placement))
+        """Return the shape of a request with these values. A time limit beyond the last step counts as no limit.
+
+        *expected_s* and *requeue* count only for a job without a limit, on a device with an end.
+        """
+        limit_s = cls.step_of(time_limit_s)
+        flag = "" if limit_s else f"d{step}" if (step := cls.step_of(expected_s)) else "" if requeue else "o"
+        flags, colon, names = str(placement).partition(":")
+        return cls(-(-mem_bytes // MIB) * MIB, limit_s, gpus, pool, device, f"{flags}{flag}{colon}{names}")
+
+    @classmethod
+    def step_of(cls, seconds: float | None) -> int:
+        """Return the first step that is not less than *seconds*; 0 without one, or beyond the last."""
+        return 0 if seconds is None else next((step for step in cls.TIME_STEPS_S if seconds <= step), 0)
 
     def __str__(self) -> str:
         """Return the text in the store. It omits the device kind and the placement if the job has none."""

@@ -70,6 +70,19 @@ def ordered(since: datetime | None, until: datetime | None) -> None:
         raise BadRequest("--until must be later than --since: nothing lies between them")
 
 
+def end(what: str, value: object, *, now: datetime | None = None) -> datetime:
+    """Return the time of an end, in the forms of :func:`begin`. *what* names the option in messages.
+
+    Raises:
+        BadRequest: *value* is not a time, is over, or is more than ten years away.
+
+    """
+    found = begin(value, now=now)
+    if found is None:
+        raise BadRequest(f"{what} {brief(str(value))} is over: give a time to come, such as 18:00, 2h or 2026-11-01T09:00")
+    return found
+
+
 def begin(value: object, *, now: datetime | None = None) -> datetime | None:
     """Return the earliest start, given as a datetime, a duration from *now*, a time of day or a date.
 

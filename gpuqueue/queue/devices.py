@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from gpuqueue.clock import from_epoch_ms
+from gpuqueue.clock import from_epoch_ms, to_epoch_ms
 from gpuqueue.codec.wire import from_plain, to_stored
 from gpuqueue.errors import BadRequest, HostTaken, Refused, Unreadable
 from gpuqueue.lazy.imports import later
@@ -19,7 +19,7 @@ from gpuqueue.model.device import Device, Xid
 from gpuqueue.model.job import JobState
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
-from gpuqueue.queue.drains import DrainOrigin, drains
+from gpuqueue.queue.drains import BY_HOST, DrainOrigin, drains
 from gpuqueue.queue.lease import DeviceReservation, DeviceStatus, ExternalProcess, Holding, Refusals
 from gpuqueue.queue.replies import readable_reply
 from gpuqueue.queue.store import Store, answering, to_ms
@@ -182,9 +182,9 @@ class Devices:
     def withdraw(self, host: str, uuid: str) -> None:
         """Forget a device that is no longer served; the feasibility check ignores it from now on.
 
-        Only the drain by ``down`` is removed. A card that comes back is still drained by the other origins.
+        Only the drains of its host are removed. A card that comes back is still drained by the other origins.
         """
-        self.resume([uuid], origins=[DrainOrigin.DOWN])
+        self.resume([uuid], origins=BY_HOST)
         pipe = self._store.client.pipeline(transaction=True)
         pipe.hdel(keys.host_devices(host), uuid)
         pipe.hdel(keys.FACTS, uuid)
@@ -193,9 +193,24 @@ class Devices:
         pipe.execute()
 
     @answering
-    def drain(self, uuids: Iterable[str], *, origin: DrainOrigin, why: str, by: str) -> None:
-        """Drain the devices in *uuids* until *origin* is resumed."""
-        self._store.scripts.run("drain", origin.value, why, by, *uuids)
+    def drain(
+        self, uuids: Iterable[str], *, origin: DrainOrigin, why: str, by: str, begins_at: datetime | None = None
+    ) -> None:
+        """Drain the devices in *uuids* until *origin* is resumed, at once or from *begins_at* on.
+
+        A drain of this origin that holds already is not put off.
+        """
+        from_ms = "" if begins_at is None else to_epoch_ms(begins_at)
+        self._store.scripts.run("drain", origin.value, why, by, from_ms, *uuids)
+
+    @answering
+    def preempt(self, uuids: Iterable[str], *, grace_s: float) -> dict[int, JobState]:
+        """Preempt all runs on the devices in *uuids*, for no other job; return their jobs with their states.
+
+        A run has *grace_s* seconds to end. A repeated call changes nothing for runs that are being preempted.
+        """
+        reply = self._store.scripts.run("preempt_devices", to_ms(grace_s), *uuids)
+        return {int(job_id): JobState(state) for job_id, state in zip(reply[::2], reply[1::2], strict=True)}
 
     @answering
     def resume(self, uuids: Iterable[str], *, origins: Collection[DrainOrigin]) -> None:
@@ -301,6 +316,8 @@ def device_status(
         _, headroom, external, seen, slots, *more = record.split(":")
         holdings = tuple(_holding(job_id, leases[job_id]) for job_id in sorted(leases, key=int))
         sample = _last_sample(last_sample)
+        all_drains, now = drains(drained), from_epoch_ms(now_ms)
+        planned = [each for each in all_drains if not each.holds(now)]
         return DeviceStatus(
             device=from_plain(Device, plain.plain("device"), "a device"),
             host=plain.text("host"),
@@ -314,7 +331,8 @@ def device_status(
             slots=int(slots),
             pool=pool(record),
             seen_s_ago=abs(now_ms - int(seen)) / 1000,
-            drains=drains(drained),
+            drains=tuple(each for each in all_drains if each not in planned),
+            planned_drains=tuple(sorted(planned, key=lambda each: each.begins_at or now)),
             trouble=sample.trouble,
             external_processes=sample.external_processes,
             holdings=holdings,

@@ -2,6 +2,9 @@
 
 Each origin drains a device separately, so that no origin can undo the drain of another: ``up`` undoes ``down``, and a
 person undoes the drains of people and of quick deaths. A device takes jobs again when it has no drain left.
+
+A drain may hold from a later time on, the **end** of the device. Until then the device takes only jobs that are over
+before it (see ``lua/shared/device_end.lua``).
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ class DrainOrigin(str, Enum):
     DEATHS = "deaths"
     #: The machine is going down; the next ``up`` resumes the device.
     DOWN = "down"
+    #: The time of its host is over; the next ``up`` resumes the device.
+    UNTIL = "until"
 
     def __str__(self) -> str:
         return self.value
@@ -32,20 +37,34 @@ class DrainOrigin(str, Enum):
 
 #: Origins that a person can undo.
 BY_PEOPLE = (DrainOrigin.PERSON, DrainOrigin.DEATHS)
+#: Origins that a start of the host undoes.
+BY_HOST = (DrainOrigin.DOWN, DrainOrigin.UNTIL)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drain:
-    """One drain of a device. ``by`` is the name of an account; None if it is unknown."""
+    """One drain of a device. ``by`` is the name of an account; None if it is unknown.
+
+    ``begins_at`` is when it begins to hold. None: it has held since it was made.
+    """
 
     origin: DrainOrigin
     why: str
     by: str | None = None
     at: datetime | None = None
+    begins_at: datetime | None = None
+
+    def holds(self, now: datetime) -> bool:
+        """Return whether the device takes no job at the time *now* because of this drain."""
+        return self.begins_at is None or self.begins_at <= now
 
     def __str__(self) -> str:
         """Return in a few words why the device is drained."""
-        words = {DrainOrigin.DEATHS: "after quick deaths", DrainOrigin.DOWN: "for gpuqueue down"}
+        words = {
+            DrainOrigin.DEATHS: "after quick deaths",
+            DrainOrigin.DOWN: "for gpuqueue down",
+            DrainOrigin.UNTIL: "at the end of its host's time",
+        }
         return words.get(self.origin, f"by {self.by or 'somebody'}")
 
 
@@ -65,10 +84,14 @@ def drains(text: str | None) -> tuple[Drain, ...]:
 
 def _drain(origin: DrainOrigin, plain: object) -> Drain:
     fields = Fields(plain, "a drain")
-    at = fields.text_or_none("at")
     return Drain(
         origin=origin,
         why=fields.text("why"),
         by=fields.text_or_none("by") or None,
-        at=from_epoch_ms(int(at)) if at is not None and re.fullmatch(r"[0-9]{1,14}", at) else None,
+        at=_moment(fields.text_or_none("at")),
+        begins_at=_moment(fields.text_or_none("from")),
     )
+
+
+def _moment(text: str | None) -> datetime | None:
+    return from_epoch_ms(int(text)) if text is not None and re.fullmatch(r"[0-9]{1,14}", text) else None

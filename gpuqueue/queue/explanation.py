@@ -34,6 +34,8 @@ class Obstacle(str, Enum):
     TOO_LARGE = "too_large"
     #: The device is drained.
     DRAINED = "drained"
+    #: The device has an end before the job would be over.
+    END = "end"
     #: The worker of the device has sent no heartbeat for a while.
     SILENT = "silent"
     #: A run holds the device exclusively.
@@ -90,7 +92,7 @@ class Verdict:
 
     ``reserved_for`` is the job that the device is reserved for. ``by_preemption``: the device is reserved because runs
     of lower priority were preempted for that job; otherwise because that job has waited too long. ``cannot_start``
-    is why the excluded host could not start the job.
+    is why the excluded host could not start the job. ``end_ms`` is when the device ends; None without an end.
     """
 
     device: str
@@ -103,6 +105,7 @@ class Verdict:
     runs: tuple[Occupant, ...] = ()
     by_preemption: bool = False
     cannot_start: str | None = None
+    end_ms: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -47,7 +47,8 @@ dev:<host>             hash    device -> ``total:headroom:external:seen:slots:po
                                heartbeat, and the number of slots
 facts                  hash    device -> JSON of the device, its host, its worker with version and clock offset, and
                                its distance to the other devices of the host
-drained                hash    device -> JSON of its drains: origin -> why, by, at (see drains.py)
+drained                hash    device -> JSON of its drains: origin -> why, by, at, and from when one holds that is for
+                               later (see drains.py)
 deaths                 hash    device -> JSON of the consecutive jobs that died quickly on it, and why; three drain it;
                                ``host:<host>`` -> JSON: how many jobs in a row it could not start, the last one, and why
 seen                   hash    device -> JSON of its external processes and its trouble, from the last sample

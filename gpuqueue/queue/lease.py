@@ -172,7 +172,10 @@ class Lease:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreemptRequest:
-    """A run is preempted by the job *by* and has *left_s* seconds to end; a negative value means overdue."""
+    """A run is preempted by the job *by* and has *left_s* seconds to end; a negative value means overdue.
+
+    *by* is 0 if it is for no job: the time of its host is over.
+    """
 
     by: int
     left_s: float
@@ -277,6 +280,8 @@ class DeviceStatus:
     pool: str
     seen_s_ago: float
     drains: tuple[Drain, ...] = ()
+    #: Drains that do not hold yet, the earliest first.
+    planned_drains: tuple[Drain, ...] = ()
     trouble: str | None = None
     external_processes: tuple[ExternalProcess, ...] = ()
     holdings: tuple[Holding, ...] = ()
@@ -309,7 +314,17 @@ class DeviceStatus:
     #: Whether it is a CPU whose host has served GPUs and finds none now: jobs that ask for no device kind wait.
     lost_gpus: bool = False
 
-    DERIVED = ("free_bytes",)
+    DERIVED = ("free_bytes", "ends_at")
+
+    @property
+    def end(self) -> Drain | None:
+        """Return the planned drain that begins first, None if none is planned."""
+        return self.planned_drains[0] if self.planned_drains else None
+
+    @property
+    def ends_at(self) -> datetime | None:
+        """When it takes no job any more. Until then it takes only jobs that are over by then. None: no end is known."""
+        return None if self.end is None else self.end.begins_at
 
     @property
     def drained(self) -> str | None:

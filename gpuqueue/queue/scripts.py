@@ -45,6 +45,7 @@ ACTS = (
     "reserve",
     "promote",
     "preempt",
+    "preempt_devices",
     "set_policy",
     "set_limits",
     "usage",
@@ -82,17 +83,18 @@ _FIRST_OF_RULES = f"if call('EXISTS', P .. 'rebuilding') == 0 then\n{_FIRST}end\
 #: The parts before an act, in addition to the prelude.
 SHARED = {
     "claim": (
-        *("device_filter", "array_index", "limits", "dependencies", "capacity"),
+        *("device_filter", "device_end", "array_index", "limits", "dependencies", "capacity"),
         *("topology", "better_device", "array", "claim_room", "claim_take", "claim_search"),
     ),
     "reserve": (
-        *("device_filter", "array_index", "limits", "capacity", "limit_reservation"),
+        *("device_filter", "device_end", "array_index", "limits", "capacity", "limit_reservation"),
         *("prospects", "turns", "reserved_idle"),
     ),
-    "promote": ("device_filter", "array_index", "limits", "capacity"),
-    "preempt": ("device_filter", "array_index", "limits", "capacity", "idle_priority"),
+    "promote": ("device_filter", "device_end", "array_index", "limits", "capacity"),
+    "preempt": ("device_filter", "device_end", "array_index", "limits", "capacity", "idle_priority", "preempt_run"),
     "why": (
         "device_filter",
+        "device_end",
         "array_index",
         "limits",
         "capacity",
@@ -102,7 +104,7 @@ SHARED = {
         "exclusions",
         "idle_priority",
     ),
-    "listing": ("device_filter", "array_index", "limits", "capacity", "obstacles"),
+    "listing": ("device_filter", "device_end", "array_index", "limits", "capacity", "obstacles"),
     **dict.fromkeys(("heartbeat", "name_host"), ("machines",)),
     "usage": ("device_filter", "array_index", "limits", "submit_limits"),
     "move_front": ("authorize", "priority_front"),
@@ -119,6 +121,7 @@ SHARED = {
     "lose": ("dependencies", "array_index", "array", "drains"),
     "finish": ("device_filter", "array_index", "limits", "dependencies", "array", "drains", "memory_retry"),
     **dict.fromkeys(("drain", "resume"), ("drains",)),
+    "preempt_devices": ("preempt_run",),
     **dict.fromkeys(
         ("cancel", "hold"),
         ("authorize", "dependencies", "array_index", "array"),

@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from gpuqueue.client import notifications, placeholders
-from gpuqueue.client.memory import OpenMemory, with_expected_utilisation, with_memory
+from gpuqueue.client.memory import OpenMemory, with_expected_duration, with_expected_utilisation, with_memory
 from gpuqueue.client.placement import counts_use
 from gpuqueue.client.retry import spec_again
 from gpuqueue.client.submit import environments_of, queued, with_max_failures, with_mem_retries
@@ -130,6 +130,8 @@ def spec_of(call: Call, wanted: NewJob, note: Callable[[str], None]) -> JobSpec:
         placeholders.check(spec)
     if wanted.expected_utilisation is None and counts_use(spec, call.connection.settings):
         spec = with_expected_utilisation(call.connection, spec)
+    if wanted.expected_duration_s is None:
+        spec = with_expected_duration(call.connection, spec)
     return with_memory(call.connection, spec, _open_memory(wanted), note if wanted.retry_of is None else None)
 
 

@@ -124,6 +124,11 @@ def without_processes(status: DeviceStatus) -> str | None:
     return f"{where}: the driver does not list the processes of this host, so runs have no peak"
 
 
+def end_in_words(status: DeviceStatus) -> str | None:
+    """Return when a device takes no job any more; None without an end."""
+    return None if status.ends_at is None else f"ends at {short_time(status.ends_at)}"
+
+
 def closed_in_words(status: DeviceStatus, *, silent: bool) -> str | None:
     """Return why no job is given all the free memory of a device, in a few words; None if jobs are."""
     reserved = status.reservation

@@ -206,13 +206,15 @@ class RunDir:
     def ask_preempt(self, by: int, left_s: float) -> bool:
         """Preempt the run for the job *by*, with *left_s* seconds to go, by a file for the shim and the job itself.
 
+        *by* is 0 at the end of the host's time.
+
         Returns:
             Whether this is the first request. The first request is kept.
         """
         if not self.claimed or os.path.lexists(self._at(PREEMPT_REQUEST)):
             return False
         plain = {
-            "reason": f"job {by} of a higher priority takes its place",
+            "reason": f"job {by} of a higher priority takes its place" if by else "the time of its host is over",
             "by": by,
             "deadline": time.time() + left_s,
             "until_s": time.monotonic() + left_s,

@@ -48,7 +48,8 @@ def ask_preempt(run: LiveRun, place: PreemptRequest) -> None:
         OSError: The run directory cannot be written now.
 
     """
-    note = f"preemption requested for job {place.by}, in {format_duration(place.left_s)} at the latest"
+    cause = f"for job {place.by}" if place.by else "at the end of its host's time"
+    note = f"preemption requested {cause}, in {format_duration(place.left_s)} at the latest"
     run.notes.append(note)
     is_first = False
     try:
@@ -167,13 +168,16 @@ class Heartbeats:
         """Repeat the device's drains in a store that lost them. Drains by ``down`` are left out: ``up`` ends those."""
         for drain in self._drains:
             if drain.origin is not DrainOrigin.DOWN:
-                self._queue.devices.drain([uuid], origin=drain.origin, why=drain.why, by=drain.by or "")
+                begins_at, by = drain.begins_at, drain.by or ""
+                self._queue.devices.drain([uuid], origin=drain.origin, why=drain.why, by=by, begins_at=begins_at)
 
     def _log_drains(self, uuid: str, drains: tuple[Drain, ...]) -> None:
         """Log when the device is drained, with the origin of the drain, and when it takes jobs again."""
         for drain in drains:
             if drain not in self._drains:
-                log.warning("%s takes no new job, drained %s%s", uuid, drain, f": {drain.why}" if drain.why else "")
+                when = "" if drain.begins_at is None else f" from {drain.begins_at.isoformat()} on"
+                why = f": {drain.why}" if drain.why else ""
+                log.warning("%s takes no new job%s, drained %s%s", uuid, when, drain, why)
         if self._drains and not drains:
             log.info("%s takes jobs again", uuid)
         self._drains = drains

@@ -15,16 +15,19 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import partial
 
+from gpuqueue.clock import SystemClock
 from gpuqueue.embedded.device_list import DeviceList
 from gpuqueue.embedded.supervision import LIVED_WELL_S, StoreSupervisor
 from gpuqueue.errors import GpuQueueError, StoreNotOpen
 from gpuqueue.model.device import Device, DeviceKind
-from gpuqueue.queue.drains import DrainOrigin
+from gpuqueue.queue.drains import BY_HOST, DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import SILENT_HEARTBEATS
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system.account import current_account
 from gpuqueue.system.machine_id import machine_id
 from gpuqueue.system.process import end, installed
 from workers.devices.select import remember
@@ -44,6 +47,8 @@ LEAVE_S = 15.0
 LIST_PAUSES_S = (2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 #: Longest such pause while a job runs on a temporary device, in seconds.
 MAX_BUSY_S = 15.0
+#: Time between two tries of ``gpuqueue down`` at the end of this host's time, in seconds.
+DOWN_PAUSE_S = 5.0
 POLL_S = 0.1
 #: Time between two checks whether a process is needed, in seconds.
 NEEDED_S = 1.0
@@ -74,11 +79,16 @@ class Host:
         *,
         record: bool,
         needs_store: bool = False,
+        until: datetime | None = None,
     ) -> None:
         """Serve *devices*, which *devices_spec* has selected. There are none where only the recorder runs.
 
-        With *needs_store*, :meth:`serve` ends with an error if the embedded store cannot be started again.
+        With *needs_store*, :meth:`serve` ends with an error if the embedded store cannot be started again. *until* is
+        the end of this host's time: of all its devices, and shortly before it everything is stopped.
         """
+        self._until, self._clock = until, SystemClock()
+        self._down: subprocess.Popen[bytes] | None = None
+        self._down_due_s = 0.0
         self._settings = settings
         self._spec = devices_spec
         self._devices = devices
@@ -118,6 +128,7 @@ class Host:
                 if self._store is not None:
                     self._store.poll()
                 self._list_again()
+                self._end_in_time()
                 for child in (*self._tunnel, *self._recorder, *self._workers, *self._relay):
                     self._supervise(child)
                 stopping.wait(POLL_S)
@@ -137,7 +148,7 @@ class Host:
         return self._settings.service_url is not None or any(True for _ in deliveries.settled(self._settings))
 
     def _take_over(self) -> None:
-        """Cancel the drains that ``down`` made, and withdraw the devices that this host no longer has."""
+        """Undo the drains that ``down`` made, and withdraw the devices that this host no longer has."""
         queue = JobQueue.of(self._settings)
         if not queue.devices.is_of(self._settings.host, machine_id(self._settings.state_dir)):
             return  # the workers say so and end
@@ -153,8 +164,32 @@ class Host:
                 continue
             queue.devices.withdraw(self._settings.host, status.device.uuid)
         with contextlib.suppress(StoreNotOpen):  # a store that is not open has no drains, and the workers wait for it
-            queue.devices.resume(here, origins=[DrainOrigin.DOWN])  # drains by users and by quick failures stay
+            self._open(queue, here)
         queue.close()
+
+    def _open(self, queue: JobQueue, uuids: Collection[str]) -> None:
+        """Undo the drains of an earlier start, and set the end of these devices. Drains by users and by deaths stay."""
+        queue.devices.resume(uuids, origins=BY_HOST)
+        if self._until is not None and uuids:
+            who = current_account(self._settings.host).name
+            queue.devices.drain(uuids, origin=DrainOrigin.UNTIL, why="", by=who, begins_at=self._until)
+
+    def _end_in_time(self) -> None:
+        """Start ``gpuqueue down --preempt-jobs`` once it is time, and again if it fails. It ends this process."""
+        if self._until is None or self._clock.now() < self._until - timedelta(seconds=self._settings.preempt_grace_s):
+            return
+        if self._down is not None and self._down.poll() is None or time.monotonic() < self._down_due_s:
+            return
+        self._down_due_s = time.monotonic() + DOWN_PAUSE_S
+        log.warning("the time of this host is over at %s: its jobs are preempted", self._until.isoformat())
+        try:
+            self._down = subprocess.Popen(
+                [installed("gpuqueue"), "down", "--preempt-jobs"],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:  # as below
+            log.error("gpuqueue down cannot be started: %s", error)  # noqa: TRY400 - a traceback does not help
 
     def _list_again(self) -> None:
         """List the devices again, at growing intervals, while a temporary one is served. Serve those that are new.
@@ -207,7 +242,7 @@ class Host:
         with closing(JobQueue.of(self._settings)) as queue:
             for uuid in gone:
                 queue.devices.withdraw(self._settings.host, uuid)
-            queue.devices.resume([device.uuid for device in new], origins=[DrainOrigin.DOWN])
+            self._open(queue, [device.uuid for device in new])
         return True
 
     def _have_jobs(self, uuids: Collection[str]) -> bool:

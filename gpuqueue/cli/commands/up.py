@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import partial
 
 import click
+
+from gpuqueue.cli.commands.down import take_down
 
 from gpuqueue.cli.completion.candidates import listed, one_of
 from gpuqueue.cli.options.own_queue import refuse_beside_service
@@ -15,6 +19,7 @@ from gpuqueue.cli.output.devices import device_rows
 from gpuqueue.cli.output.machine import interrupt, report
 from gpuqueue.cli.output.page_link import print_link, sign_in_link
 from gpuqueue.cli.output.warnings import warn_of_unknown_variables
+from gpuqueue.clock import SystemClock
 from gpuqueue.console import print_message
 from gpuqueue.embedded.machine import (
     RESTART,
@@ -48,13 +53,24 @@ NO_DEVICES = "none"
     shell_complete=listed(one_of(("auto", "gpu", "cpu"))),
 )
 @click.option("--foreground", is_flag=True, help="Run in the foreground until SIGTERM or Ctrl-C.")
+@click.option(
+    "--until",
+    metavar="TIME",
+    help="End of this host's time: 18:00, 2h, 2026-11-01T09:00. Then jobs are preempted, and all stops.",
+)
 @click.option("--hold-jobs", is_flag=True, help="Start a copy of a state directory, with all its jobs held.")
 @click.option("--web", is_flag=True, help="Also serve the web page, on this machine only, and print a link to it.")
 @click.option("--web-port", metavar="PORT", type=click.IntRange(1, 65535), help="Port of --web. Default: a free one.")
-def up(devices: str | None, web_port: int | None, *, foreground: bool, hold_jobs: bool, web: bool) -> None:
+def up(
+    devices: str | None, web_port: int | None, until: str | None, *, foreground: bool, hold_jobs: bool, web: bool
+) -> None:
     """Start the services of this machine: store, history database, recorder, and a worker for each device.
 
     They are started again when they die. With --foreground the exit code is 4 if the store cannot be started again.
+
+    With --until the devices take only jobs that are over by then. What still runs shortly before that time is preempted
+    and queued again, and then all stops as with gpuqueue down; --foreground returns with exit code 0. SIGTERM does the
+    same at once.
 
     \b
     Examples:
@@ -63,6 +79,7 @@ def up(devices: str | None, web_port: int | None, *, foreground: bool, hold_jobs
       gpuqueue up --devices sim:1x8G+1x16G         two device kinds, without a GPU
       gpuqueue up --foreground                     for systemd and containers
       gpuqueue up --web                            also the web page
+      gpuqueue up --foreground --until 3h          in a batch job of three hours and a bit
     """  # noqa: D301 - \b is click's mark for lines to keep
     if devices is not None and not devices.strip():
         raise BadRequest("--devices is empty: write auto, gpu, cpu or simulated ones like sim:4x24G, or leave it out")
@@ -72,13 +89,30 @@ def up(devices: str | None, web_port: int | None, *, foreground: bool, hold_jobs
     warn_of_unknown_variables()
     _warn_of_network_disk(settings)
     page = PageService(settings) if web or web_port is not None else None
+    ends_at = None if until is None else _end(settings, until)
     if not foreground:
-        _start(machine, devices, hold_jobs=hold_jobs)
+        _start(machine, devices, hold_jobs=hold_jobs, until=ends_at)
         _show(page, web_port)
         return
     with machine.in_foreground():
-        code = _serve(machine, devices, page, web_port, hold_jobs=hold_jobs)
+        code = _serve(machine, devices, page, web_port, hold_jobs=hold_jobs, until=ends_at)
     sys.exit(code if code == StoreUnreachable.exit_code else 1 if code else 0)
+
+
+def _end(settings: Settings, until: str) -> datetime:
+    """Return the end of this host's time.
+
+    Raises:
+        BadRequest: *until* is no time to come, or the workers have another account.
+
+    """
+    from gpuqueue.model.times import end  # noqa: PLC0415 - lazy import for startup time
+
+    if settings.workers_account is not None:
+        raise BadRequest(
+            f"the workers here have the account {settings.workers_account}: use gpuqueue drain --all --at {until}"
+        )
+    return end("--until", until)
 
 
 def _warn_of_network_disk(settings: Settings) -> None:
@@ -89,14 +123,22 @@ def _warn_of_network_disk(settings: Settings) -> None:
 
 
 def _serve(
-    machine: Machine, devices: str | None, page: PageService | None, web_port: int | None, *, hold_jobs: bool
+    machine: Machine,
+    devices: str | None,
+    page: PageService | None,
+    web_port: int | None,
+    *,
+    hold_jobs: bool,
+    until: datetime | None,
 ) -> int:
     """Start the services, wait for a signal or their end, stop them, and return the exit code of the host process."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupt)  # like Ctrl-C, also during the start
     code = 0
+    is_up, is_stopped = False, False
     try:
-        host = _start(machine, devices, needs_store=True, hold_jobs=hold_jobs)
+        host = _start(machine, devices, needs_store=True, hold_jobs=hold_jobs, until=until)
+        is_up = True
         if host is None:
             raise Refused("it is up already, in the background: run gpuqueue down first")
         try:
@@ -105,13 +147,19 @@ def _serve(
             print_message("gpuqueue", f"the web page cannot be served: {error}")
             code = 1
         else:
-            code = _wait(machine, host)
+            code = _wait(machine, host, until)
     except KeyboardInterrupt:
-        grace = format_duration(machine.settings.shim_grace_s)
-        click.echo(f"stopping; running jobs go on for {grace} without a worker: start again before that", err=True)
+        is_stopped = True
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)  # the stop must not be interrupted
     with machine.alone(patient=True):  # `down` may be running, and needs the store until it ends
+        if is_stopped and until is not None and is_up:
+            click.echo("stopping; the running jobs are preempted", err=True)
+            take_down(machine, preempt_within_s=_grace_s(machine.settings, until))
+            return code
+        if is_stopped:
+            grace = format_duration(machine.settings.shim_grace_s)
+            click.echo(f"stopping; running jobs go on for {grace} without a worker: start again before that", err=True)
         if page is not None:
             page.stop()
         machine.stop_host()
@@ -119,7 +167,13 @@ def _serve(
     return code
 
 
-def _wait(machine: Machine, host: DetachedProcess) -> int:
+def _grace_s(settings: Settings, until: datetime) -> float:
+    """Return how long a preempted run may take: the grace of a preemption, or what is left until then."""
+    left_s = (until - SystemClock().now()).total_seconds()
+    return max(0.0, min(settings.preempt_grace_s, left_s))
+
+
+def _wait(machine: Machine, host: DetachedProcess, until: datetime | None) -> int:
     """Wait for the end of the host process, report what ends, and return its exit code.
 
     The first store is a child of this process. The host process starts the next one, and this process reaps the first.
@@ -129,6 +183,9 @@ def _wait(machine: Machine, host: DetachedProcess) -> int:
         if store is not None and pid == store.pid:
             print_message("gpuqueue", f"the store (pid {pid}) {ending_of(code)}: see {machine.host_log}")
     code = host.wait()
+    if code == 0 and until is not None and _grace_s(machine.settings, until) < machine.settings.preempt_grace_s:
+        click.echo("the time of this host is over", err=True)
+        return 0
     why = f": {last_line(machine.host_log)}" if code == StoreUnreachable.exit_code else ""
     print_message("gpuqueue", f"the workers' host process ended with {code}{why} ({machine.host_log})")
     return code
@@ -148,7 +205,12 @@ def _show(page: PageService | None, port: int | None) -> None:
 
 
 def _start(
-    machine: Machine, devices: str | None, *, hold_jobs: bool, needs_store: bool = False
+    machine: Machine,
+    devices: str | None,
+    *,
+    hold_jobs: bool,
+    needs_store: bool = False,
+    until: datetime | None = None,
 ) -> DetachedProcess | None:
     """Start the services that do not run yet; return the host process, or None if it ran already."""
     from gpuqueue.embedded.device_list import DeviceList  # noqa: PLC0415 - lazy import for startup time
@@ -165,14 +227,15 @@ def _start(
             machine.stop_host()
             running = None
         if running is not None:
-            _refresh(machine, devices, running)
+            _refresh(machine, devices, running, until)
             return None
         spec = _devices(machine.settings, devices)
         served = () if spec == NO_DEVICES else DeviceList(spec).wait()
         store = machine.start_store()
         try:
             report("store", store, machine.status().store)
-            return _start_host(machine, spec, served, needs_store=needs_store, original=original)
+            start = partial(machine.start_host, spec, needs_store=needs_store, until=until)
+            return _start_host(machine, spec, served, start, original=original)
         except BaseException:  # also KeyboardInterrupt: undo a partial start
             machine.stop_host()
             if store == "started":
@@ -197,14 +260,19 @@ def _devices(settings: Settings, given: str | None) -> str:
 
 
 def _start_host(
-    machine: Machine, spec: str, served: Sequence[Device], *, needs_store: bool, original: str | None
+    machine: Machine,
+    spec: str,
+    served: Sequence[Device],
+    start: Callable[[], DetachedProcess],
+    *,
+    original: str | None,
 ) -> DetachedProcess:
     _prepare_history(machine)
     _open_queue(machine)
     if original is not None:
         report("queue", "held", f"{machine.hold_jobs(original)} jobs of this copy of {original}")
     if spec == NO_DEVICES:
-        host = machine.start_host(spec, needs_store=needs_store)
+        host = start()
         report("recorder", "started", f"pid {host.pid}, logs in {machine.settings.logs_dir}")
         report("workers", "elsewhere", f"they have the account {machine.settings.workers_account}")
         return host
@@ -214,7 +282,7 @@ def _start_host(
         print_message("gpuqueue", killed)
     _warn_of_missing(machine, served)
     since_ms = machine.queue.now_ms()
-    host = machine.start_host(spec, needs_store=needs_store)
+    host = start()
     ready, late = machine.wait_ready(host, served, since_ms)
     _warn_of_logout(machine.settings, host.pid)
     report("workers", "started", f"{len(ready)}, pid {host.pid}, logs in {machine.settings.logs_dir}")
@@ -282,7 +350,7 @@ def _open_queue(machine: Machine) -> None:
         report("queue", "rebuilt", f"the store had lost its data: {back}, those that wait start in {pause}")
 
 
-def _refresh(machine: Machine, devices: str | None, host: ProcessIdentity) -> None:
+def _refresh(machine: Machine, devices: str | None, host: ProcessIdentity, until: datetime | None) -> None:
     """Repair a running machine: the store may have died, or an interrupted `down` may have drained the devices."""
     if machine.start_store() == "started":
         report("store", "restarted", machine.status().store)
@@ -299,4 +367,6 @@ def _refresh(machine: Machine, devices: str | None, host: ProcessIdentity) -> No
         print_message("gpuqueue: warning", f"{others}: {RESTART}")
     if devices is not None and devices != machine.served(host):
         raise Refused(f"already up (pid {host.pid}): for other devices run gpuqueue down first")
+    if until is not None and until != machine.end_of(host):
+        raise Refused(f"already up (pid {host.pid}): for another end run gpuqueue down first, or gpuqueue drain --at")
     click.echo(f"already up (pid {host.pid}): see gpuqueue status", err=True)

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 from gpuqueue.cli.output import render
 from gpuqueue.cli.output.render import hanging, table_of, terminal_width
 from gpuqueue.cli.output.silent_hosts import silent_lines
+from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.lease import SILENT_HEARTBEATS, DeviceStatus
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.sanitize import cells, plain, short
@@ -39,13 +40,15 @@ def device_name(each: DeviceStatus) -> str:
 
 
 def drain_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
-    """Yield a line for each drain of a device: its time, user and reason."""
+    """Yield a line for each drain of a device, also a planned one: its time, user and reason."""
     for each in found:
-        for drain in each.drains:
-            since = f" since {values.when(drain.at)}" if drain.at else ""
+        for drain in (*each.drains, *each.planned_drains):
+            word, when = "drained", f" since {values.when(drain.at)}" if drain.at else ""
+            if drain in each.planned_drains:
+                word, when = "ends", f" at {values.when(drain.begins_at)}"
             by = f" by {plain(drain.by)}" if drain.by else ""
-            why = f": {plain(drain.why)}" if drain.why else ""
-            yield f"drained: {each.host} device {each.device.index}{since}{by}{why}"
+            why = plain(drain.why) or ("its host's time is over then" if drain.origin is DrainOrigin.UNTIL else "")
+            yield f"{word}: {each.host} device {each.device.index}{when}{by}{why and f': {why}'}"
 
 
 def closed_lines(found: Sequence[DeviceStatus], heartbeat_s: float, table: str) -> Iterator[str]:
@@ -77,12 +80,11 @@ def condition(device: DeviceStatus, heartbeat_s: float, called: Mapping[int, str
         return f"silent for {device.seen_s_ago:.0f}s"
     if device.trouble is not None:
         return f"{CLOSED}{plain(device.trouble)}"
-    reservation = device.reservation
-    return (
-        "ready"
-        if reservation is None
-        else f"reserved for job {(called or {}).get(reservation.job_id, str(reservation.job_id))}"
-    )
+    reservation, end = device.reservation, values.end_in_words(device)
+    if reservation is None:
+        return end or "ready"
+    reserved = f"reserved for job {(called or {}).get(reservation.job_id, str(reservation.job_id))}"
+    return f"{end}, {reserved}" if end else reserved
 
 
 #: Returns the names of those jobs, ids, that are members of arrays.

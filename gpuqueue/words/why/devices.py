@@ -6,11 +6,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from gpuqueue.client.why import Why
+from gpuqueue.clock import SystemClock, from_epoch_ms
 from gpuqueue.model.job import JobState
+from gpuqueue.model.job_spec import JobSpec
+from gpuqueue.model.placement import Shape
 from gpuqueue.queue.explanation import NEVER_THERE, Explanation, Obstacle, Verdict
 from gpuqueue.queue.lease import ExternalProcess
 from gpuqueue.text.sanitize import plain, short
-from gpuqueue.text.units import format_apart, format_bytes
+from gpuqueue.text.units import format_apart, format_bytes, format_duration
 from gpuqueue.words import values
 from gpuqueue.words.values import clock
 
@@ -29,6 +32,7 @@ WORDS = {
     Obstacle.TOO_SMALL: "too small",
     Obstacle.TOO_LARGE: "too large",
     Obstacle.DRAINED: "drained",
+    Obstacle.END: "with an end too soon",
     Obstacle.SILENT: "silent",
     Obstacle.EXCLUSIVE: "taken by one job alone",
     Obstacle.OCCUPIED: "in use",
@@ -125,6 +129,7 @@ def _obstacles(found: Why, verdict: Verdict) -> dict[Obstacle, str]:
         Obstacle.PART: "a MIG instance: a program can use only one",
         Obstacle.TOO_LARGE: "too large: all of its memory is more than max_mem allows, see gpuqueue limits",
         Obstacle.DRAINED: f"drained: {drained or 'see gpuqueue gpus'}",
+        Obstacle.END: ends_too_soon(found, verdict),
         Obstacle.SILENT: f"its worker is silent{silence}: see gpuqueue status there",
         Obstacle.SLOTS: f"it runs its maximum number of jobs: {len(verdict.runs)}",
         Obstacle.RESERVED: _reserved(found, verdict),
@@ -135,6 +140,25 @@ def _obstacles(found: Why, verdict: Verdict) -> dict[Obstacle, str]:
         if silence
         else "it fits: it starts there when it is its turn",
     }
+
+
+def ends_too_soon(found: Why, verdict: Verdict) -> str:
+    """Return when a device ends, and how long the job may take."""
+    if verdict.end_ms is None:
+        return "it ends too soon"
+    ends_at = from_epoch_ms(verdict.end_ms)
+    left_s = (ends_at - SystemClock().now()).total_seconds()
+    left = f", in {format_duration(left_s)}" if left_s >= 1 else ""
+    return f"it ends at {values.short_time(ends_at)}{left}; {duration_in_words(found.job.spec)}"
+
+
+def duration_in_words(spec: JobSpec) -> str:
+    """Return how long a job may take, as a device with an end counts it: in the steps of its shape."""
+    for words, exact_s in (("its time limit is", spec.time_limit_s), ("it probably takes", spec.expected_duration_s)):
+        if exact_s is not None and (counted_s := Shape.step_of(exact_s)):
+            counted = "" if counted_s == exact_s else f", counted as {format_duration(counted_s)}"
+            return f"{words} {format_duration(exact_s)}{counted}"
+    return "how long the job takes is unknown, and it must not run twice"
 
 
 def _reserved(found: Why, verdict: Verdict) -> str:

@@ -27,7 +27,7 @@ _NOUNS = {Measure.RUNNING_JOBS: "jobs running", Measure.RUNNING_GPUS: "GPUs in u
 #: Most runs that are named. The store chooses among all of them, by the least work lost.
 MOST_RUNS = 4
 #: Obstacles of a device on which no run is preempted for the job.
-_SHUT = NEVER_THERE | {Obstacle.DRAINED, Obstacle.SILENT}
+_SHUT = NEVER_THERE | {Obstacle.DRAINED, Obstacle.END, Obstacle.SILENT}
 #: Most hosts with a line of their own.
 MOST_HOSTS = 3
 #: Reasons of a job that waits only for room on a device.
@@ -157,8 +157,9 @@ def _preemption(found: Why) -> Iterator[str]:
     preemption = found.preemption
     if preemption is None or not found.job.state.is_active:
         return
-    if preemption.by is not None and preemption.deadline_ms is not None:
-        yield f"it is being preempted for {called(found, preemption.by)} by {clock(preemption.deadline_ms)}"
+    if preemption.deadline_ms is not None:
+        cause = "at the end of its host's time," if preemption.by is None else f"for {called(found, preemption.by)}"
+        yield f"it is being preempted {cause} by {clock(preemption.deadline_ms)}"
     if preemption.times >= MOST:
         yield f"it was preempted {count(preemption.times, 'time')}: it is not preempted again"
 

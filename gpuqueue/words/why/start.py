@@ -13,7 +13,7 @@ from gpuqueue.words.values import clock, missing_devices
 from gpuqueue.words.why.devices import called, count, label, named, trouble_on
 
 #: Obstacles of a device that takes no job. A job on several devices cannot use it together with others.
-_CLOSED = {Obstacle.DRAINED, Obstacle.SILENT}
+_CLOSED = {Obstacle.DRAINED, Obstacle.END, Obstacle.SILENT}
 #: Obstacles of a device that has room for the job, apart from reservations.
 _WITH_ROOM = {Obstacle.RESERVED, Obstacle.ALONE, Obstacle.LIMIT, Obstacle.NOT_YET, Obstacle.FITS}
 
@@ -166,6 +166,7 @@ def _no_start(found: Why, explanation: Explanation) -> str:
         return f"not before the worker of {' or '.join(silent)} sends heartbeats again: see gpuqueue status there"
     return (
         resume_words(found, possible)
+        or _not_in_time(found, possible)
         or _when_open(found, possible)
         or when_freed_memory_counts(found, possible)
         or when_external_ends(found, possible)
@@ -176,6 +177,21 @@ def _no_start(found: Why, explanation: Explanation) -> str:
 def _has_lost(found: Why, device: Verdict) -> bool:
     status = found.devices.get(device.device)
     return status is not None and status.lost_gpus
+
+
+def _not_in_time(found: Why, possible: Sequence[Verdict]) -> str:
+    """Return which devices end before the job would be over; empty if others would be enough."""
+    ending = [each for each in possible if each.obstacle is Obstacle.END]
+    if not ending or any(_has_enough(found, group) for group in found.together(possible)):
+        return ""
+    names = " or ".join(label(found, each.device) for each in ending)
+    its = "its end comes" if len(ending) == 1 else "their ends come"
+    shorten = f"; with a shorter limit it may: gpuqueue edit {found.job.label} --time"
+    return f"not on {names}: {its} before the job would be over{shorten}"
+
+
+def _has_enough(found: Why, group: Sequence[Verdict]) -> bool:
+    return sum(each.obstacle not in _CLOSED for each in group) >= found.job.spec.gpus
 
 
 def _when_open(found: Why, possible: Sequence[Verdict]) -> str:

@@ -50,7 +50,8 @@ return function()
   if first_due and tonumber(first_due) <= now then -- a begin time has come, or a dependency has ended
     queue_due(now)
   end
-  if any_drained and call('HEXISTS', P .. 'drained', device) == 1 then return {} end
+  device_end = any_drained and end_of(call('HGET', P .. 'drained', device)) or nil
+  if device_end and device_end <= now then return {} end
   if pausing(now) or not store_sample(leases) then return {} end
   read_reservation(any_reserved and call('HGET', P .. 'rsv', device), leases)
 

@@ -105,7 +105,7 @@ local function cheapest(devices, id, user, shape, lower)
   local asks, by_kind, best = asks_of(shape), {}, nil
   local mem, n, want = asks.mem, asks.n, asks.want
   for _, device in ipairs(devices) do
-    if could_host(device, asks) and may_take(device, id, lower) then
+    if could_host(device, asks) and over_in_time(asks, now + grace_ms, device.ends) and may_take(device, id, lower) then
       local ids, work = victims_on(device, mem, lower, want)
       if ids then
         local row = by_kind[device.kind] or {}
@@ -144,17 +144,7 @@ local function cheapest(devices, id, user, shape, lower)
 end
 
 local function ask_to_go(id, by)
-  local job = read_job(id)
-  call('HSET', job_key(id), F.preempted_by, by, F.preempt_until_ms, deadline)
-  call('HINCRBY', job_key(id), F.preemptions, 1)
-  for device in string.gmatch(job.devices or '', '[^,]+') do -- other scripts see by this when the run will be gone
-    local lease, ends, rest = string.match(call('HGET', key2('dl', device), id) or '', '^(%d+:%d+):(%d+)(.*)$')
-    if lease and (ends == '0' or tonumber(ends) > now + grace_ms) then
-      call('HSET', key2('dl', device), id, lease .. ':' .. deadline .. rest)
-    end
-  end
-  record_event('preempt', id, job.state, now, job.attempts, job.losses, '', 'token', job.token, 'by', by, 'deadline', deadline)
-  call('PUBLISH', P .. 'ctl', table.concat({'preempt', id, job.token, by, whole(grace_ms)}, ':'))
+  preempt_run(id, read_job(id), by, now, grace_ms)
   known[id].going, known[id].may = true, false
   out[#out + 1], out[#out + 2] = id, by
 end

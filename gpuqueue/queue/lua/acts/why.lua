@@ -11,7 +11,7 @@ job.id = id
 if job.state ~= 'queued' and job.state ~= 'held' or not queueable(job) then
   local by, deadline, times = unpack(call('HMGET', job_key(id), F.preempted_by, F.preempt_until_ms, F.preemptions))
   return cjson.encode({state = job.state, priority = job.priority or '1',
-    preemption = {by = by or nil, deadline_ms = deadline or nil, times = to_count(times)}})
+    preemption = {by = by and by ~= '0' and by or nil, deadline_ms = deadline or nil, times = to_count(times)}})
 end
 local now = now_ms()
 local asks = asks_of(job.shape)
@@ -33,6 +33,7 @@ local function describe_device(device, obstacle, holder)
   for i, run in ipairs(device.runs) do runs[i] = describe_run(run) end
   return {device = device.name, host = device.host, obstacle = obstacle, available_bytes = whole(device.available),
     capacity_bytes = whole(device.capacity), total_bytes = whole(device.total), runs = list(runs), reserved_for = holder,
+    end_ms = time(device.ends),
     by_preemption = holder and call('HGET', job_key(holder), F.by_preemption) == '1',
     cannot_start = obstacle == 'excluded' and excluded_hosts[device.host] or nil}
 end

@@ -53,11 +53,13 @@ function better_device(here, mem, asks, order, now)
       for i = 1, #here do site[#site + 1] = here[i] end
     end
     if #site == 0 then return site end
-    for _, name in ipairs(call('HKEYS', P .. 'drained')) do drained[name] = true end
+    local texts = call('HGETALL', P .. 'drained')
+    for i = 1, #texts, 2 do drained[texts[i]] = texts[i + 1] end
     for _, name in ipairs(call('HKEYS', P .. 'rsv')) do reserved[name] = true end
     local open = {}
     for i = 1, #site do
-      if not drained[site[i].name] and not reserved[site[i].name] then open[#open + 1] = site[i] end
+      site[i].ends = end_of(drained[site[i].name])
+      if (not site[i].ends or site[i].ends > now) and not reserved[site[i].name] then open[#open + 1] = site[i] end
     end
     cache.site = open
     return open
@@ -83,7 +85,7 @@ function better_device(here, mem, asks, order, now)
   for _, other in ipairs(others(here.host, here.device, here.kind, now)) do
     -- an upper bound of what it is worth, before its leases are read
     local worth = order == 'p' or busy > 0 or rank_of(other.room, other.total, other.usable) > rank
-    if worth and other.room >= mem and belongs(asks.pool, asks.wanted_kind, asks.want, other.host, other.name, other.pool, here.kind) then
+    if worth and other.room >= mem and over_in_time(asks, now, other.ends) and belongs(asks.pool, asks.wanted_kind, asks.want, other.host, other.name, other.pool, here.kind) then
       local bytes = available_on(other)
       local gain = order == 'p' and here.available - bytes or rank_of(bytes, other.total, other.usable) - rank
       if order == 'l' and bytes >= mem then gain = gain + (busy - busy_steps(other.leases)) * STEP_UNIT end

@@ -67,10 +67,13 @@ end
 -- Return a device as a record for planning; nil if no worker serves it now.
 function planning_record(host, device, record, now)
   local total, headroom, external, seen, slots, pool, kind = parse_record(record)
-  if not total or math.abs(now - tonumber(seen)) > SEEN_MS or call('HEXISTS', P .. 'drained', device) == 1 then return nil end
+  if not total or math.abs(now - tonumber(seen)) > SEEN_MS then return nil end
+  local ends = end_of(call('HGET', P .. 'drained', device))
+  if ends and ends <= now then return nil end
   local capacity = total - headroom - external
   local found = {name = device, host = host, pool = pool, kind = kind, slots = tonumber(slots), total = tonumber(total),
-    external = tonumber(external), capacity = capacity, free = capacity, runs = runs_on(device, tonumber(total), now)}
+    external = tonumber(external), capacity = capacity, free = capacity, runs = runs_on(device, tonumber(total), now),
+    now = now, ends = ends}
   for _, run in ipairs(found.runs) do
     found.alone = found.alone or run.alone
     local claimed, in_vain, usual_s = unpack(call('HMGET', job_key(run.id), F.claimed_ms, F.in_vain_ms, F.usual_s))
@@ -121,11 +124,12 @@ function asks_of(shape)
     most = want.alone and max_mem_of(pool) or math.huge}
 end
 
--- Return whether the job may use this device, and would fit if none of our runs were there.
+-- Return whether the job may use this device, would fit if none of our runs were there, and would be over before its end.
 function could_host(device, asks)
   return asks.mem <= device.capacity and (asks.n == 1 or device.kind ~= 'mig') -- a process can use only one part of a GPU
     and belongs(asks.pool, asks.wanted_kind, asks.want, device.host, device.name, device.pool, device.kind)
     and undisturbed(asks.want, device.external, device.total) and device.capacity + device.external <= asks.most
+    and over_in_time(asks, device.now, device.ends)
 end
 
 function could_be_hosted(devices, shape) -- on any of these
@@ -175,6 +179,19 @@ function allowed_by_limits(row, n, user, shape)
   return nil
 end
 
+-- Choose devices as allowed_by_limits does, of which none ends before the job is over: an unknown start may be too late.
+local function in_time(row, asks, user, shape)
+  while true do
+    local chosen, kept = allowed_by_limits(row, asks.n, user, shape), {}
+    local start = chosen and chosen[asks.n].start
+    for _, device in ipairs(row) do
+      if not (chosen and device.ends) or start > 0 and over_in_time(asks, start, device.ends) then kept[#kept + 1] = device end
+    end
+    if not chosen or #kept == #row then return chosen end
+    row = kept
+  end
+end
+
 -- Find where on these devices of one host a job of this shape starts first. All its devices are of one kind and allowed
 -- by the limits of its user; user nil: without limits. `awaited` as in room_on.
 -- -> {start, free, {{name, start, blockers, all: the device's bytes if the job is exclusive}, ...}} | nil
@@ -187,7 +204,7 @@ function plan(devices, shape, now, user, awaited)
         local row = by_kind[device.kind] or {}
         by_kind[device.kind] = row
         row[#row + 1] = {name = device.name, start = start, blockers = blockers, free = device.free,
-          all = asks.want.alone and device.total or nil, gives = device.capacity, kind = device.kind}
+          all = asks.want.alone and device.total or nil, gives = device.capacity, kind = device.kind, ends = device.ends}
       end
     end
   end
@@ -197,7 +214,7 @@ function plan(devices, shape, now, user, awaited)
       if a.free ~= b.free then return a.free > b.free end
       return a.name < b.name
     end)
-    local chosen = allowed_by_limits(row, asks.n, user, shape)
+    local chosen = in_time(row, asks, user, shape)
     local last = chosen and chosen[asks.n]
     if last and (not best or sooner(last.start, best.start) or (last.start == best.start and last.free > best.free)) then
       best = {start = last.start, free = last.free, devices = chosen}

@@ -8,6 +8,7 @@ local available, pool, slots, total, all_slots, kind, capacity, external_bytes, 
 local r_job, r_need, r_start, blockers, room_beside -- the reservation of the device; bytes others may use beside it
 local priorities, choosy
 local leases_here -- of the device, from HGETALL
+local device_end -- in ms (device_end.lua); nil without one
 
 -- A shape's text alone determines what it asks for, so parsed shapes stay for later calls. Nothing changes them. A
 -- damaged shape fits nowhere.
@@ -62,12 +63,13 @@ local function neighbours() -- the host's other devices of this kind, fullest fi
   local peers, free_there = cache_of('peers'), cache_of('free_on')
   local names = call('HKEYS', key2('dev', host))
   for i = 1, #names do
-    if names[i] ~= device and call('HEXISTS', P .. 'drained', names[i]) == 0 then
+    local ends = names[i] ~= device and end_of(call('HGET', P .. 'drained', names[i]))
+    if names[i] ~= device and (not ends or ends > now) then
       local free, its_pool, seen, its_slots, its_total, _, its_kind, gives, its_external, its_runs = room_of(host, names[i])
       if free and math.abs(now - seen) < SEEN_MS and its_slots > 0 and its_kind == kind then
         local reserved = parse_reservation(call('HGET', P .. 'rsv', names[i]))
         peers[#peers + 1] = {name = names[i], free = free, pool = its_pool, reserved = reserved, total = its_total,
-          gives = gives + its_external, external_bytes = its_external, runs = its_runs}
+          gives = gives + its_external, external_bytes = its_external, runs = its_runs, ends = ends}
         free_there[names[i]] = free
       end
     end
@@ -88,7 +90,7 @@ local function gang(asks, for_job, only_reserved)
   for _, peer in ipairs(neighbours()) do
     if peer.free >= asks.mem and belongs(asks.pool, asks.wanted_kind, want, host, peer.name, peer.pool, kind)
       and alone_there(want, peer.runs, peer.external_bytes, peer.total) and peer.gives <= most
-      and (peer.reserved == for_job or not (peer.reserved or only_reserved)) then
+      and over_in_time(asks, now, peer.ends) and (peer.reserved == for_job or not (peer.reserved or only_reserved)) then
       names[#names + 1] = peer.name
     end
   end
@@ -136,6 +138,7 @@ end
 local function fits(shape)
   local asks = asked_by(shape)
   if asks.mem > available or not most_here(asks) then return false end
+  if device_end and not over_in_time(asks, now, device_end) then return false end
   if r_job and not (asks.n == 1 and ((asks.mem <= room_beside and not asks.want.alone)
     or ends_before(asks.limit_s, r_start, now))) then return false end -- no room beside it, and not over in time
   if asks.n == 1 then return cache.only_this end

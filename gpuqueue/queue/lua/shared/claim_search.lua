@@ -46,9 +46,9 @@ end
 -- the user were checked
 local NEXT, MOST = 8, 124
 local function take_beyond(priority, user, before)
-  local function has_room(shape) -- that no reservation blocks; other conditions are not checked
+  local function has_room(shape) -- that no reservation and no end blocks; other conditions are not checked
     local asks = asked_by(shape)
-    return asks.mem <= available
+    return asks.mem <= available and over_in_time(asks, now, device_end)
       and (not r_job or (asks.n == 1 and (asks.mem <= room_beside or ends_before(asks.limit_s, r_start, now))))
   end
   local function first_with_room(heads)
@@ -60,6 +60,7 @@ local function take_beyond(priority, user, before)
 
   local shapes, noted = key3('us', priority, user), key3('ub', priority, user)
   local reserved = r_job and string.format('%s.%.0f', r_job, r_start) or '' -- reserved for which job, and until when
+  if device_end then reserved = reserved .. '/' .. whole(device_end) end -- the time left only shrinks
   local bytes, beside, reserved_then, from =
     string.match(call('HGET', noted, device) or '', '^(%d+):(%d+):([^:]*):(%(?%-?%d+)$')
   local known = bytes and tonumber(bytes) >= available and tonumber(beside) >= room_beside and reserved_then == reserved

@@ -3,7 +3,9 @@
 -- The filter is the last part of a shape, after the device kind: flags:models:devices:hosts (see
 -- gpuqueue.model.placement.Placement). The hosts are those that could not start the job (exclusions.lua); no request
 -- has any.
---   flags    x exclusive devices; w their whole memory too (almost no external processes); s spread; p pack; l least busy
+--   flags    x exclusive devices; w their whole memory too (almost no external processes); s spread; p pack; l least busy;
+--            of a job without a time limit: d and how long it probably takes in seconds, or o if that is unknown and the
+--            job must not run twice (device_end.lua)
 --   models   separated by '+'; each is words separated by '-', all of which must be in a device's name
 --   devices  UUIDs, separated by commas
 --   hosts    names of excluded hosts, separated by commas
@@ -14,15 +16,16 @@ local EXTERNAL_SHARE = 16 -- external processes may hold 1/16 of a whole device:
 function within(listed, word) return string.find(',' .. listed .. ',', ',' .. word .. ',', 1, true) ~= nil end
 
 local NOTHING = {alone = false, whole = false}
--- -> {alone, whole, order: s | p | l | nil, models: {{word, ...}, ...} | nil, devices | nil, excluded | nil}
+-- -> {alone, whole, order: s | p | l | nil, lasts_s | nil, once, models: {{word, ...}, ...} | nil, devices | nil,
+-- excluded | nil}
 function constraints(text)
   if text == '' then return NOTHING end
   local parsed = cache_of('constraints')
   local found = parsed[text]
   if found then return found end
-  local flags, models, devices, hosts = string.match(text, '^(%a*):?([^:]*):?([^:]*):?(.*)$')
+  local flags, models, devices, hosts = string.match(text, '^(%w*):?([^:]*):?([^:]*):?(.*)$')
   found = {alone = string.find(flags, 'x', 1, true) ~= nil, whole = string.find(flags, 'w', 1, true) ~= nil,
-    order = string.match(flags, '[spl]')}
+    order = string.match(flags, '[spl]'), lasts_s = tonumber(string.match(flags, 'd(%d+)')), once = string.find(flags, 'o', 1, true) ~= nil}
   if devices ~= '' then found.devices = devices end
   if hosts ~= '' then found.excluded = hosts end
   if models ~= '' then

@@ -1,7 +1,7 @@
 -- Drains of devices, and the quick deaths that cause them. SHARED in ../scripts.py lists the scripts that use it.
 local drains_of, write_drains, drain, count_deaths
 do
--- Return the drains of a device: origin -> {why, by, at}. Each origin is independent (see ../drains.py).
+-- Return the drains of a device: origin -> {why, by, at, from}. Each origin is independent (see ../drains.py).
 -- An unreadable text counts as a drain by `down`.
 function drains_of(device)
   local text = call('HGET', P .. 'drained', device)
@@ -16,9 +16,12 @@ function write_drains(device, drains)
   else call('HDEL', P .. 'drained', device) end
 end
 
-function drain(device, origin, why, by, now)
+-- Drain a device from a time in ms on (nil: at once). A drain of this origin that holds is not put off.
+function drain(device, origin, why, by, now, from)
   local drains = drains_of(device)
-  drains[origin] = {why = why, by = by, at = whole(now)}
+  local known = drains[origin]
+  if from and known and (tonumber(known.from) or 0) <= now then return end
+  drains[origin] = {why = why, by = by, at = whole(now), from = from and whole(from)}
   write_drains(device, drains)
 end
 

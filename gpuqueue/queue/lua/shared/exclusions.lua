@@ -6,7 +6,7 @@ do
 -- -> the shape without its filter, device kind, flags:models:devices, excluded hosts
 local function parts_of(shape)
   local head, wanted_kind, more = string.match(shape, '^(%d+:%d+:%d+:[^:]*):?([^:]*):?(.*)$')
-  local flags, models, devices, hosts = string.match(more, '^(%a*):?([^:]*):?([^:]*):?(.*)$')
+  local flags, models, devices, hosts = string.match(more, '^(%w*):?([^:]*):?([^:]*):?(.*)$')
   return head, wanted_kind, flags .. ':' .. models .. ':' .. devices, hosts
 end
 

@@ -3,11 +3,12 @@
 local read_site, holder_of, fits_beside, obstacles_on, wait_reason
 do
 -- Read all devices. -> {{host, devices: {device, ...}}, ...} in the order of the hosts' names. Of a device: what
--- `room_of` returns, its leases and runs, whether it is drained, and its reservation.
+-- `room_of` returns, its leases and runs, its end, and its reservation.
 function read_site()
   local site, drained, reserved = {}, {}, {}
-  for _, name in ipairs(call('HKEYS', P .. 'drained')) do drained[name] = true end
-  local texts = call('HGETALL', P .. 'rsv')
+  local texts = call('HGETALL', P .. 'drained')
+  for i = 1, #texts, 2 do drained[texts[i]] = texts[i + 1] end
+  texts = call('HGETALL', P .. 'rsv')
   for i = 1, #texts, 2 do reserved[texts[i]] = texts[i + 1] end
   local hosts = call('SMEMBERS', P .. 'hosts')
   table.sort(hosts)
@@ -21,7 +22,7 @@ function read_site()
         local holder, need, start, blockers = parse_reservation(reserved[name])
         devices[#devices + 1] = {name = name, host = host, record = record, leases = leases, available = available,
           pool = pool, seen = seen, slots = slots, total = total, all_slots = all_slots, kind = kind,
-          capacity = capacity, external = external, runs = runs_on(name, total, nil, leases), is_drained = drained[name],
+          capacity = capacity, external = external, runs = runs_on(name, total, nil, leases), ends = end_of(drained[name]),
           holder = holder, need = need, start = start, blockers = blockers}
       end
     end
@@ -72,7 +73,8 @@ local function obstacle(device, job, asks, now)
   if asks.n > 1 and device.kind == 'mig' then return 'part' end
   if asks.mem > gives then return 'too_small' end
   if gives > asks.most then return 'too_large' end
-  if device.is_drained then return 'drained' end
+  if device.ends and device.ends <= now then return 'drained' end
+  if not over_in_time(asks, now, device.ends) then return 'end' end
   if math.abs(now - device.seen) > SEEN_MS then return 'silent' end
   if #device.runs == 1 and device.runs[1].alone then return 'exclusive' end
   if not alone_there(want, #device.runs, device.external, device.total) then return 'occupied' end
@@ -105,7 +107,7 @@ end
 
 -- Obstacles in the order in which wait_reason ignores them, one after the other.
 local RANKS = {fits = 1, alone = 1, limit = 2, reserved = 3, slots = 4, memory = 5, exclusive = 5, occupied = 5, silent = 6,
-  drained = 7, too_large = 8, too_small = 9}
+  ['end'] = 7, drained = 8, too_large = 9, too_small = 10}
 
 -- Return why a queued job waits for a device.
 function wait_reason(site, job, now)
@@ -138,6 +140,7 @@ function wait_reason(site, job, now)
   if pausing(now) then return 'pause' end
   if some(RANKS.too_large) and not some(RANKS.drained) then return 'limit' end
   if only_for(RANKS.drained) then return 'drained' end
+  if only_for(RANKS['end']) then return 'end' end
   if only_for(RANKS.silent) then return 'silent' end
   if limit_in_the_way(job.user, job.shape, least_kind(job.shape)) then return 'limit' end
   if enough(RANKS.fits) then return 'memory' end -- it starts when it is its turn
