@@ -13,12 +13,15 @@ from gpuqueue.settings.parsers import read_host
 from gpuqueue.text.sanitize import plain
 
 if TYPE_CHECKING:
-    from gpuqueue.model import host_limits
+    from datetime import datetime
+
+    from gpuqueue.model import host_limits, times
     from gpuqueue.model.job import JobState
     from gpuqueue.model.job_spec import JobSpec
     from gpuqueue.model.limits import LimitsInUse
 else:
     host_limits = later("gpuqueue.model.host_limits")
+    times = later("gpuqueue.model.times")
 
 #: Longest reason for a drain, in characters. The reason is shown on one line.
 MAX_REASON = 200
@@ -40,18 +43,23 @@ class Devices:
         """Return whether any worker has announced a device."""
         return self._connection.queue.devices.are_known()
 
-    def drain(self, *devices: str, reason: str = "", all_here: bool = False) -> Sequence[DeviceStatus]:
+    def drain(
+        self, *devices: str, reason: str = "", at: datetime | str | None = None, all_here: bool = False
+    ) -> Sequence[DeviceStatus]:
         """Drain devices and return their status. A drained device takes no new job until it is resumed.
 
-        Running jobs continue.
+        Running jobs continue. Before the time *at*, a device takes only jobs that are over by then. A device that is
+        drained already stays drained.
 
         Args:
-            devices: For each device an index on this host, ``HOST:INDEX``, or a UUID or a prefix of one.
+            devices: For each device an index on this host, ``HOST:INDEX``, or a UUID or a prefix of one; or a host, for
+                all of its devices.
             reason: Shown wherever the devices are listed. At most MAX_REASON characters.
+            at: When the drain begins to hold: a datetime, or a text such as ``18:00`` or ``2h``. None: now.
             all_here: Drain all devices of this host, instead of named ones.
 
         Raises:
-            BadRequest: a name matches no device or several, or the reason is too long.
+            BadRequest: a name matches no device or several, the reason is too long, or the time is over or is none.
 
         """
         from gpuqueue.queue.drains import DrainOrigin  # noqa: PLC0415 - lazy import for startup time
@@ -59,15 +67,17 @@ class Devices:
         why = plain(" ".join(reason.split()))
         if len(why) > MAX_REASON:
             raise BadRequest(f"a reason must have at most {MAX_REASON} characters, not {len(why)}")
-        uuids = uuids_of(self._connection, devices, all_here=all_here)
+        begins_at = None if at is None else times.end("--at", at)
+        uuids = uuids_of(self._connection, devices, all_here=all_here, with_hosts=True)
         by = self._connection.account.name
-        self._connection.queue.devices.drain(uuids, origin=DrainOrigin.PERSON, why=why, by=by)
+        self._connection.queue.devices.drain(uuids, origin=DrainOrigin.PERSON, why=why, by=by, begins_at=begins_at)
         return self._statuses(uuids)
 
     def resume(self, *devices: str, all_here: bool = False) -> Sequence[DeviceStatus]:
         """Resume devices that a person drained, or that were drained after early failures; return their status.
 
-        A device whose machine is going down stays drained until ``gpuqueue up`` resumes it.
+        A planned drain is removed too. A device whose machine is going down stays drained until ``gpuqueue up`` resumes
+        it, and the end of a host that was started with one stays.
 
         Raises:
             BadRequest: a name matches no device or several.
@@ -75,7 +85,7 @@ class Devices:
         """
         from gpuqueue.queue.drains import BY_PEOPLE  # noqa: PLC0415 - lazy import for startup time
 
-        uuids = uuids_of(self._connection, devices, all_here=all_here)
+        uuids = uuids_of(self._connection, devices, all_here=all_here, with_hosts=True)
         self._connection.queue.devices.resume(uuids, origins=BY_PEOPLE)
         return self._statuses(uuids)
 
@@ -132,23 +142,27 @@ def check_limits(connection: Connection, spec: JobSpec) -> None:
     )
 
 
-def uuids_of(connection: Connection, names: Sequence[str], *, all_here: bool = False) -> Sequence[str]:
-    """Return the UUIDs of the devices that *names* match.
+def uuids_of(
+    connection: Connection, names: Sequence[str], *, all_here: bool = False, with_hosts: bool = False
+) -> Sequence[str]:
+    """Return the UUIDs of the devices that *names* match, as :func:`named` does.
 
     Raises:
         BadRequest: a name matches no device or several.
 
     """
-    meant = named(connection.queue.devices.all(), names, host=connection.settings.host, all_here=all_here)
+    found, host = connection.queue.devices.all(), connection.settings.host
+    meant = named(found, names, host=host, all_here=all_here, with_hosts=with_hosts)
     return [each.device.uuid for each in meant]
 
 
 def named(
-    found: Sequence[DeviceStatus], names: Sequence[str], *, host: str, all_here: bool = False
+    found: Sequence[DeviceStatus], names: Sequence[str], *, host: str, all_here: bool = False, with_hosts: bool = False
 ) -> list[DeviceStatus]:
     """Return the devices of *found* that match *names*, each once, in the order of the names.
 
     A name is an index on *host*, ``HOST:INDEX``, a UUID or a prefix of one. *all_here* selects all devices of *host*.
+    If *with_hosts*, the name of a host selects all of its devices.
 
     Raises:
         BadRequest: a name matches no device or several, or not exactly one of *names* and *all_here* is given.
@@ -163,7 +177,8 @@ def named(
         if not here:
             raise BadRequest(f"no worker has announced a device of {host}: see gpuqueue gpus")
         return here
-    meant = [_named(found, name, host) for name in names]
+    of_host = {name: [each for each in found if with_hosts and each.host == name] for name in names}
+    meant = [each for name in names for each in of_host[name] or [_named(found, name, host)]]
     return list({each.device.uuid: each for each in meant}.values())
 
 

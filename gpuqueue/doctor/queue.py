@@ -74,8 +74,8 @@ def devices(site: Site) -> Iterator[Finding]:
         blind = without_processes(each.status)
         if blind is not None:
             yield warning(blind, PID_HOST, about=each.name)
-    for each in drained:
-        yield from (_drained(site, each, drain) for drain in each.status.drains)
+    for each in queue.devices:
+        yield from () if each in silent else _drains(site, each)
     hosts = {each.status.host: each.status.refusals for each in queue.devices}
     for host, refusals in sorted(hosts.items()):
         if refusals is not None and refusals.are_many:
@@ -100,6 +100,13 @@ def _silent(site: Site, device: DeviceFacts) -> Finding:
     return problem(f"{seen}, and it holds job {jobs}", remedy, about=device.name)
 
 
+def _drains(site: Site, device: DeviceFacts) -> Iterator[Finding]:
+    yield from (_drained(site, device, drain) for drain in device.status.drains)
+    for drain in device.status.planned_drains:
+        seen = f"it takes only jobs that are over by {drain.begins_at:%Y-%m-%d %H:%M} UTC"
+        yield note(seen + (f": {drain.why}" if drain.why else ""), about=device.name)
+
+
 def _drained(site: Site, device: DeviceFacts, drain: Drain) -> Finding:
     since = "" if drain.at is None else f", since {drain.at:%Y-%m-%d %H:%M} UTC"
     seen = f"it takes no new job: drained {drain}{since}" + (f": {drain.why}" if drain.why else "")
@@ -109,7 +116,7 @@ def _drained(site: Site, device: DeviceFacts, drain: Drain) -> Finding:
         return warning(seen, remedy, about=device.name)
     if drain.origin is DrainOrigin.PERSON:
         return note(seen, f"gpuqueue resume {device.status.host}:{index}, once its reason is gone", about=device.name)
-    if device.status.host != site.settings.own_host:
+    if drain.origin is DrainOrigin.UNTIL or device.status.host != site.settings.own_host:
         return note(seen, about=device.name)
     if is_locked(site.settings.state_dir / "up.lock"):
         return note(f"{seen}; a gpuqueue down is in progress", about=device.name)

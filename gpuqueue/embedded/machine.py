@@ -365,9 +365,7 @@ class Machine:
         machine = machine_id(self.settings.state_dir)
         self.queue.devices.name_host(self.settings.host, machine, lease_s=self.settings.lease_s)
 
-    def start_host(
-        self, devices: str, *, needs_store: bool = False, until: datetime | None = None
-    ) -> DetachedProcess:
+    def start_host(self, devices: str, *, needs_store: bool = False, until: datetime | None = None) -> DetachedProcess:
         """Start the host process of this machine, detached from this terminal. ``none``: only the recorder.
 
         At *until*, less the grace of a preemption, it starts ``gpuqueue down --preempt-jobs``.

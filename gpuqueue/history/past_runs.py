@@ -39,8 +39,8 @@ MOST_SPEC_BYTES = 65536
 #: for one program in the order of the ids it may walk the primary key past all newer jobs, if the program is frequent.
 QUERY = f"""
 SELECT j.id, r.attempt, r.ending, r.exit_code, j.command, j.interpreter, j.spec, j.array_id, j.mem_bytes, j.mem_retries,
-       r.notes, r.duration_s, d.lease_bytes, d.peak_bytes, d.peak_source, d.samples, d.kind, d.name, d.total_bytes, d.shared,
-       d.own_utilisation_mean
+       r.notes, r.duration_s, d.lease_bytes, d.peak_bytes, d.peak_source, d.samples, d.kind, d.name, d.total_bytes,
+       d.shared, d.own_utilisation_mean
 FROM (SELECT id, command, interpreter, spec, array_id, mem_bytes, mem_retries FROM jobs
       WHERE user_name = :user AND program >= :program AND program <= :program AND ({TELLING})
       ORDER BY program DESC, id DESC LIMIT {MOST_JOBS}) j

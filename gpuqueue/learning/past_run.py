@@ -57,8 +57,8 @@ class PastRun:
     device. ``words`` are the arguments. ``code`` is the address of the snapshot or the clean commit, None if the code
     is not known. ``environment`` is the name of the Python environment, if the job named one. ``gpus`` is the number of
     devices. ``models`` are the names of the devices, and ``room_bytes`` is the size of the smallest one, None if
-    unknown. ``utilisation`` is that of :func:`utilisation_of`. ``lasted_s`` is how long a successful run took, in seconds,
-    None for others.
+    unknown. ``utilisation`` is that of :func:`utilisation_of`. ``lasted_s`` is how long a successful run took, in
+    seconds, None for others.
     """
 
     proof: Proof

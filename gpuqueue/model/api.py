@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from datetime import datetime
 from enum import Enum
 
 from gpuqueue.lazy.frozen import dataclass
@@ -136,12 +137,16 @@ class NeverBegan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceChoice:
-    """Devices by the names that users type. A bare index, and ``all_here``, mean devices of *host*."""
+    """Devices by the names that users type. A bare index, and ``all_here``, mean devices of *host*.
+
+    ``reason`` and ``at`` are for a drain: ``at`` is when it begins to hold, None means now.
+    """
 
     devices: tuple[str, ...] = ()
     host: str = ""
     all_here: bool = False
     reason: str = ""
+    at: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

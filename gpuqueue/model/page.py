@@ -179,7 +179,8 @@ class DeviceView:
     """A device as the overview shows it. ``free_bytes`` is what a new job could be allocated now.
 
     ``used_bytes`` is what all runs use. ``free_at`` is when its runs must have ended, None if one has no time limit.
-    ``trouble`` is why it takes no jobs now, ``drained`` why it is drained, ``reserved_for`` the job that it is reserved
+    ``trouble`` is why it takes no jobs now, ``drained`` why it is drained, ``ends_at`` when it will be, and why
+    (``end_reason``, None without a reason), ``reserved_for`` the job that it is reserved
     for. ``silent_s`` is how long its worker has been silent, None if it is not. ``beside_bytes`` is what jobs on one
     device can be allocated beside the job that it is reserved for, ``reserved_until`` when that job must have ended.
     ``closed`` is why no job is given all of its free memory, such as that it is drained. ``errors`` are phrases about
@@ -209,6 +210,8 @@ class DeviceView:
     free_at: datetime | None = None
     trouble: str | None = None
     drained: str | None = None
+    ends_at: datetime | None = None
+    end_reason: str | None = None
     reserved_for: int | None = None
     beside_bytes: int | None = None
     reserved_until: datetime | None = None

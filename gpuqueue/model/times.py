@@ -79,7 +79,9 @@ def end(what: str, value: object, *, now: datetime | None = None) -> datetime:
     """
     found = begin(value, now=now)
     if found is None:
-        raise BadRequest(f"{what} {brief(str(value))} is over: give a time to come, such as 18:00, 2h or 2026-11-01T09:00")
+        raise BadRequest(
+            f"{what} {brief(str(value))} is over: give a time to come, such as 18:00, 2h or 2026-11-01T09:00"
+        )
     return found
 
 

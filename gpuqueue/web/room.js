@@ -60,6 +60,12 @@ function leftByRuns(device, bytes) {
  * @returns {Room}
  */
 export function roomOn(device, bytes, count) {
+  const room = roomBeforeEnd(device, bytes, count);
+  return room.at !== null && room.at >= moment(device.ends_at) ? { ...room, at: null } : room;
+}
+
+/** The same, without regard to the end of the device. @param {Device} device @param {number} bytes @param {number} count @returns {Room} */
+function roomBeforeEnd(device, bytes, count) {
   const at = leftByRuns(device, bytes);
   if (device.reserved_for === null || (count === 1 && (device.beside_bytes ?? 0) >= bytes)) return { at, after: null };
   const until = moment(device.reserved_until);

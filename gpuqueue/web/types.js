@@ -103,6 +103,8 @@
  * @property {string | null} free_at
  * @property {string | null} trouble
  * @property {string | null} drained
+ * @property {string | null} ends_at
+ * @property {string | null} end_reason
  * @property {number | null} reserved_for
  * @property {number | null} beside_bytes
  * @property {string | null} reserved_until

@@ -178,7 +178,7 @@ class Host:
         """Start ``gpuqueue down --preempt-jobs`` once it is time, and again if it fails. It ends this process."""
         if self._until is None or self._clock.now() < self._until - timedelta(seconds=self._settings.preempt_grace_s):
             return
-        if self._down is not None and self._down.poll() is None or time.monotonic() < self._down_due_s:
+        if (self._down is not None and self._down.poll() is None) or time.monotonic() < self._down_due_s:
             return
         self._down_due_s = time.monotonic() + DOWN_PAUSE_S
         log.warning("the time of this host is over at %s: its jobs are preempted", self._until.isoformat())

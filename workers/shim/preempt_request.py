@@ -18,7 +18,8 @@ class PreemptRequest:
     """A preemption request.
 
     ``until_s`` is when the run must have ended, on the host's monotonic clock, in seconds; infinite while there is no
-    request. ``by`` is the id of the job that preempts the run, 0 at the end of the host's time. *grace_s* applies if the file cannot be parsed.
+    request. ``by`` is the id of the job that preempts the run, 0 at the end of its host's time. *grace_s* applies if
+    the file cannot be parsed.
     """
 
     def __init__(self, grace_s: float) -> None:

@@ -12,7 +12,6 @@ from functools import partial
 import click
 
 from gpuqueue.cli.commands.down import take_down
-
 from gpuqueue.cli.completion.candidates import listed, one_of
 from gpuqueue.cli.options.own_queue import refuse_beside_service
 from gpuqueue.cli.output.devices import device_rows

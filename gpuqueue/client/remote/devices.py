@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING
 from gpuqueue.client.devices import Devices, named
 from gpuqueue.client.remote.link import Link
 from gpuqueue.client.remote.operations import asking
+from gpuqueue.lazy.imports import later
 from gpuqueue.model import api, validation
 from gpuqueue.queue.lease import DeviceStatus
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
+    from gpuqueue.model import times
     from gpuqueue.model.device import DeviceFilter
+else:
+    times = later("gpuqueue.model.times")
 
 
 @asking("devices")
@@ -26,17 +32,22 @@ class RemoteDevices(Devices):
         """Return whether any worker has announced a device."""
         return bool(self.list())
 
-    def drain(self, *devices: str, reason: str = "", all_here: bool = False) -> Sequence[DeviceStatus]:
+    def drain(
+        self, *devices: str, reason: str = "", at: datetime | str | None = None, all_here: bool = False
+    ) -> Sequence[DeviceStatus]:
         """Drain devices and return their status. A bare index, and *all_here*, mean devices of this host."""
-        return self._chosen("drain", devices, reason, all_here=all_here)
+        begins_at = None if at is None else times.end("--at", at)
+        return self._chosen("drain", devices, reason, begins_at, all_here=all_here)
 
     def resume(self, *devices: str, all_here: bool = False) -> Sequence[DeviceStatus]:
         """Resume devices that a person drained, or that were drained after early failures; return their status."""
-        return self._chosen("resume", devices, "", all_here=all_here)
+        return self._chosen("resume", devices, all_here=all_here)
 
-    def _chosen(self, act: str, devices: Sequence[str], reason: str, *, all_here: bool) -> Sequence[DeviceStatus]:
+    def _chosen(
+        self, act: str, devices: Sequence[str], reason: str = "", at: datetime | None = None, *, all_here: bool
+    ) -> Sequence[DeviceStatus]:
         host = self._link.settings.host
-        body = api.DeviceChoice(devices=tuple(devices), host=host, all_here=all_here, reason=reason)
+        body = api.DeviceChoice(devices=tuple(devices), host=host, all_here=all_here, reason=reason, at=at)
         return self._link.send("POST", f"/devices/{act}", body, kind=tuple[DeviceStatus, ...])
 
 

@@ -24,8 +24,13 @@ def list_devices(call: Call) -> list[DeviceStatus]:
 
 @operation(router, "POST /devices/drain")
 def drain(call: Call, body: DeviceChoice) -> tuple[DeviceStatus, ...]:
-    """Drain devices: they take no new job until they are resumed."""
-    return _changed(call, "drain", body, lambda uuids: call.client.devices.drain(*uuids, reason=body.reason))
+    """Drain devices, now or at a time to come: they take no new job until they are resumed.
+
+    Until that time a device takes only jobs that are over by then.
+    """
+    return _changed(
+        call, "drain", body, lambda uuids: call.client.devices.drain(*uuids, reason=body.reason, at=body.at)
+    )
 
 
 @operation(router, "POST /devices/resume")
@@ -44,11 +49,12 @@ def _changed(
     asked = {
         "devices": f"all of {chosen.host}" if chosen.all_here else " ".join(chosen.devices),
         **({"reason": chosen.reason} if chosen.reason else {}),
+        **({"at": chosen.at.isoformat()} if chosen.at is not None else {}),
     }
     with call.change(Action.DRAIN, name, detail=asked) as entry:
         # A bare index means a device of the host that the caller names.
         known = call.client.devices.list()
-        meant = named(known, chosen.devices, host=chosen.host, all_here=chosen.all_here)
+        meant = named(known, chosen.devices, host=chosen.host, all_here=chosen.all_here, with_hosts=True)
         before = {each.device.uuid: _state(each) for each in meant}
         after = change([*before])
         entry.add_detail(
@@ -58,7 +64,9 @@ def _changed(
 
 
 def _state(device: DeviceStatus) -> str:
-    return "open" if device.drained is None else f"drained ({device.drained})"
+    if device.drained is not None:
+        return f"drained ({device.drained})"
+    return "open" if device.ends_at is None else f"open until {device.ends_at:%Y-%m-%d %H:%M} UTC"
 
 
 @operation(router, "devices.lost")

@@ -125,6 +125,8 @@ def device_view(
         free_at=max(at, *known) if known and len(known) == len(ends) else None,
         trouble=status.trouble,
         drained=status.drained,
+        ends_at=status.ends_at,
+        end_reason=status.end.why or None if status.end is not None else None,
         **_reserved(status, rows),
         closed=closed_in_words(status, silent=silent),
         silent_s=status.seen_s_ago if silent else None,

@@ -37,12 +37,14 @@ function Runs({ device, now }) {
 
 /** @param {{device: import("../types.js").DeviceView, now: number}} props */
 function State({ device, now }) {
-  const { silent_s: silent, trouble, drained, errors, reserved_for: reserved, reserved_until: until, runs, free_at: freeAt } = device;
+  const { silent_s: silent, trouble, drained, errors, ends_at: endsAt, end_reason: endReason, reserved_for: reserved } = device;
+  const { reserved_until: until, runs, free_at: freeAt } = device;
   const words = [];
   if (silent !== null) words.push(html`<span class="bad-text">no heartbeat for ${duration(silent)}</span>`);
   if (trouble) words.push(html`<span class="bad-text">${trouble}</span>`);
   words.push(...errors.map((each) => html`<span class="warn-text">${each}</span>`));
   if (drained) words.push(html`<span class="warn-text">drained: <bdi>${drained}</bdi></span>`);
+  if (endsAt && !drained) words.push(html`<span class="warn-text" title=${`It takes only jobs that are over by ${fullTime(endsAt)}`}>ends at ${clock(endsAt)} <small>(${duration((new Date(endsAt).getTime() - now) / 1000)})</small>${endReason ? html`: <bdi>${endReason}</bdi>` : null}</span>`);
   if ((device.temperature_c ?? 0) >= HOT_C) words.push(html`<span class="warn-text">hot</span>`);
   if (reserved) words.push(html`<span>reserved for job <a href=${jobLink(reserved)}>${reserved}</a>${until ? html`, <span title=${fullTime(until)}>until ${clock(until)}</span>` : null}</span>`);
   if (device.exclusive) words.push(html`<span>taken as a whole</span>`);
