@@ -46,6 +46,7 @@ SITES: dict[str, tuple[dict[str, Any], int]] = {
         12373,
     ),
     "a run makes place for another job": ({**ONE_CARD, "acts": frozenset({"preempt"})}, 13304),
+    "a card gets an end": ({**ONE_CARD, "claims": 1, "lasts": (1, 2), "acts": frozenset({"end"})}, 0),
 }
 
 #: For each removed rule: a site that needs the rule, the promise that breaks, and a step that must be in the trace.
@@ -102,6 +103,11 @@ BROKEN: dict[str, tuple[dict[str, Any], str, str]] = {
         {**ONE_CARD, "faults": (0, 0, 1), "sizes": (1,), "acts": frozenset({"edit"})},
         "job 0 was promised less than it holds",
         "the store is rebuilt",
+    ),
+    "a job is over before the end of its device": (
+        {**ONE_CARD, "lasts": (1, 2), "acts": frozenset({"end"})},
+        "job 1 starts on device 0, which ends before it is over",
+        "device 0 gets an end",
     ),
     "only what waits is edited": ({**ONE_CARD, "acts": frozenset({"edit"})}, "device 0 holds 3 of 2", "is edited to 1"),
 }

@@ -172,6 +172,7 @@ GOOD: dict[str, list[Any]] = {
     "reserve": [0, 1],
     "promote": [0, 100],
     "preempt": [0, 60_000, 5, 3, "01", 2, "0"],
+    "preempt_devices": [60_000, "GPU-0", "GPU-1"],
     "set_policy": [86_400_000, "ada,bob", "s", "eve", 3_600_000, "ada", 2000],
     "set_limits": ["user:*", "running_gpus=2 queued_jobs=9!", "member:bob", "lab", "members:lab", "bob,eve"],
     "usage": [],
@@ -187,7 +188,7 @@ GOOD: dict[str, list[Any]] = {
     "set_tags": [4, "a,b", "c", 1, "text", "bob", "failed", 1, 0, "bob"],
     "set_tags, of one that is forgotten": [99, "a", "", 0, "", "", "failed", 1, 0, "bob"],
     "settle": [1, 1],
-    "drain": ["person", "why", "ada", "GPU-0", "GPU-1"],
+    "drain": ["person", "why", "ada", 2_000_000_000_000, "GPU-0", "GPU-1"],
     "resume": [2, "person", "deaths", "GPU-0", "GPU-1"],
 }
 #: Arguments that may have any value: no code interprets them before they are shown or read from the history.

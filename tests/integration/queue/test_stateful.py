@@ -29,6 +29,7 @@ from hypothesis.stateful import (
 from long_search import search
 from store_dump import dump, faults
 
+from gpuqueue.clock import from_epoch_ms
 from gpuqueue.errors import BadRequest, Impossible, Refused
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.array import Array, Indexes
@@ -44,6 +45,7 @@ from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.changes import Mark
 from gpuqueue.queue.connect import connect
+from gpuqueue.queue.drains import BY_PEOPLE, DrainOrigin
 from gpuqueue.queue.explanation import Obstacle
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Again, Alive, Claim, Later, Offer, Reservation
@@ -96,6 +98,7 @@ jobs = st.fixed_dictionaries(
         "account": st.sampled_from([ADA, BOB]),
         "priority": st.sampled_from(Priority),
         "time_limit_s": st.sampled_from([None, 60.0, 7200.0]),
+        "expected_duration_s": st.sampled_from([None, 90.0, 4000.0]),
         "requeue": st.booleans(),
         "retries": st.sampled_from([Retries(), Retries(times=1, on=(RetryOn.ANY,))]),
         "waits": filters,
@@ -220,11 +223,25 @@ class Site(RuleBasedStateMachine):
         self.attempts[claimed.job_id] = self.attempts.get(claimed.job_id, 0) + 1
         assert claimed.attempt == self.attempts[claimed.job_id]
         self._remember(claimed)
+        self._check_ends(claimed)
         wanted = claimed.spec.placement
         assert not wanted.devices or set(claimed.devices) <= set(wanted.devices)
         names = [MODELS[each] for each in claimed.devices]
         assert all(any(fits_model(model, name) for model in wanted.models or (name,)) for name in names)
         return claimed
+
+    def _check_ends(self, claimed: Claim) -> None:
+        """Check that the job is over before the end of each of its devices, as far as its duration is known."""
+        spec = claimed.spec
+        lasts_s = spec.expected_duration_s if spec.time_limit_s is None else spec.time_limit_s
+        for device in self.queue.devices.all():
+            if device.device.uuid in claimed.devices:
+                assert not device.drains
+                assert device.ends_at is None or lasts_s is not None or spec.requeue, (
+                    "it cannot be preempted at the end"
+                )
+                over_at = from_epoch_ms(claimed.claimed_ms) + timedelta(seconds=lasts_s or 0)
+                assert device.ends_at is None or over_at < device.ends_at, "it goes on after the end of its device"
 
     def _remember(self, claimed: Claim) -> None:
         """Check a claim's token: it is unique, even after data loss, and names the attempt of the claim."""
@@ -392,6 +409,15 @@ class Site(RuleBasedStateMachine):
         """Set the site's default placement."""
         self.queue.rules.set_policy(half_life_s=86400, urgent=None, shares={}, placement=placement)
 
+    @rule(uuid=st.sampled_from(sorted(DEVICES)), in_s=st.sampled_from([None, None, -1.0, 60.0, 1000.0, 6000.0]))
+    def end_device(self, uuid: str, in_s: float | None) -> None:
+        """Give a device an end, or remove it. Each is far from any duration: no time passes in between that matters."""
+        if in_s is None:
+            self.queue.devices.resume([uuid], origins=BY_PEOPLE)
+            return
+        begins_at = from_epoch_ms(self.queue.now_ms()) + timedelta(seconds=in_s)
+        self.queue.devices.drain([uuid], origin=DrainOrigin.PERSON, why="", by="ada", begins_at=begins_at)
+
     @rule(most=st.sampled_from([1, 2, 0]))
     def reserve(self, most: int) -> None:
         """Run the tick that reserves devices."""
@@ -399,6 +425,8 @@ class Site(RuleBasedStateMachine):
         held = [device for each in reservations for device in each.devices]
         assert len(held) == len(set(held)), "a device is reserved for two jobs"
         assert not any(self._is_beyond(each) for each in reservations), "a device is reserved in vain"
+        ended = {each.device.uuid for each in self.queue.devices.all() if each.drains}
+        assert not ended & set(held), "a device is reserved after its end"
 
     def _is_beyond(self, reserved: Reservation) -> bool:
         """Return whether a limit stops a job from using its reservation."""

@@ -35,6 +35,7 @@ RULES = {
     "one device is reserved for one": "holder in reserve.lua and preempt.lua: another's is passed over, or given up",
     "what asked for less is not taken back": "is_spec_of() in adopt.lua: the history missed an edit, it is another job",
     "only what waits is edited": "edit.lua: a run keeps what it was promised",
+    "a job is over before the end of its device": "over_in_time() in device_end.lua: a claim counts the time left",
 }
 
 
@@ -76,6 +77,7 @@ class Site(NamedTuple):
     workers: tuple[bool, ...]
     line: frozenset[tuple[int, int]] = frozenset()  # the queue index: claimable jobs with their priority
     reserved: tuple[int, ...] = ()  # the reservation index: for each device its job
+    ends: tuple[int, ...] = ()  # ticks until the end of each device; -1 without one
     cancelled: frozenset[int] = frozenset()  # a cancel of these jobs is known here or in the history
     claimed: frozenset[Run] = frozenset()  # claimed by a worker that has not asked for the start
     allowed: frozenset[Run] = frozenset()  # the store permitted the start, and no process exists yet
@@ -102,6 +104,8 @@ class Rules:
     sizes: tuple[int, ...] = (2, 1)
     capacity: int = 2
     devices: int = 2
+    lasts: tuple[int, ...] = ()  # ticks that each job may take; unknown for the others
+    end: int = 2  # ticks until the end of a device that gets one
     lease: int = 2
     grace: int = 1
     claims: int = 2
@@ -129,6 +133,7 @@ class Rules:
             ended=no,
             faults=self.faults,
             reserved=(-1,) * self.devices,
+            ends=(-1,) * self.devices,
         )
 
 
@@ -206,11 +211,17 @@ class Model:
                 is_others = site.reserved[device] not in {-1, number}
                 if is_others and rules.has("a reservation is for one job"):
                     continue
+                is_late = 0 <= site.ends[device] < (*rules.lasts, *(0,) * len(site.jobs))[number]
+                if is_late and rules.has("a job is over before the end of its device"):
+                    continue
                 if site.workers[device] and allocated + job.size <= rules.capacity:
                     token = site.tokens + 1
                     mine = Job(ACTIVE, job.attempt + 1, token, device, rules.lease, job.size, priority=job.priority)
                     run = Run(number, device, token, mine.attempt, size=job.size)
                     wrong = f"job {number} has what is reserved for job {site.reserved[device]}" if is_others else ""
+                    wrong = (
+                        f"job {number} starts on device {device}, which ends before it is over" if is_late else wrong
+                    )
                     yield (
                         f"device {device} claims job {number} (token {token})",
                         self._queued(site, number, mine)._replace(
@@ -354,6 +365,13 @@ class Model:
                 size = 3 - job.size
                 yield f"job {number} is edited to {size}", self._queued(site, number, job._replace(size=size))
 
+        for device in range(self.rules.devices if "end" in acts else 0):
+            if site.ends[device] == -1:
+                ends = put(site.ends, device, self.rules.end)
+                yield f"device {device} gets an end", site._replace(ends=ends)
+            else:
+                yield f"device {device} is resumed", site._replace(ends=put(site.ends, device, -1))
+
     def _reserved(self, site: Site) -> Iterator[tuple[str, Site]]:
         """Reserve a device for a job that fits on none now, or drop the reservation. A run there may be preempted."""
         acts = self.rules.acts & {"reserve", "preempt"}
@@ -408,6 +426,7 @@ class Model:
             alive=_aged(site.alive, fenced=fenced),
             pause=site.pause if self._is_slept_through(site) else max(0, site.pause - 1),
             grace=max(0, site.grace - 1),
+            ends=tuple(end - 1 if end > 0 else end for end in site.ends),
         )
 
     def _is_slept_through(self, site: Site) -> bool:

@@ -101,7 +101,8 @@ PERMITS = {"snapshot_allow", "anyway"}
 #: The fields of a spec that come from the submitting process, from a retry, from the history, from the service or from
 #: a later version.
 NOT_REQUESTED = {
-    *("account", "umask", "retry_of", "script", "mem_source", "expected_utilisation", "ticket"),
+    *("account", "umask", "retry_of", "script", "mem_source", "ticket"),
+    *("expected_utilisation", "expected_duration_s"),
     "extended_s",  # only an edit extends a run
 }
 CHECKOUT = Checkout(commit="a" * 40, branch="main", dirty=False)
@@ -123,6 +124,7 @@ def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
     environ = {"CONFIG": "/dev/null", "STATE_DIR": str(tmp_path), "NOTIFY": "team=json://x", "GIT": "false"}
     return SimpleNamespace(
         settings=Settings.load({f"GPUQUEUE_{name}": value for name, value in environ.items()}),
+        past_runs=SimpleNamespace(of=lambda *_, **__: ()),
         queue=SimpleNamespace(senders=SimpleNamespace(all=list), devices=SimpleNamespace(all=list)),
         account=Account(name="ada", uid=1, host="nodeA"),
     )
