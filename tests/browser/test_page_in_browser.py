@@ -54,6 +54,16 @@ def test_a_person_signs_in_looks_and_cancels(lively: ServedSite, open_page: Open
         assert "cancelled" == str(owner.jobs.get(job.id).state)
 
 
+def test_a_card_shows_its_end_and_what_for(lively: ServedSite, open_page: Open) -> None:
+    with lively.client("unix") as owner:
+        page = open_page(lively)
+        page.get_by_role("heading", name="nodeB").wait_for()
+        owner.devices.drain("nodeB", at="30h", reason="new fans <b>")
+        page.get_by_text(re.compile(r"^ends at .*: new fans <b>$")).first.wait_for()
+        owner.devices.resume("nodeB")
+        page.get_by_text("new fans").first.wait_for(state="detached")
+
+
 @pytest.mark.full
 def test_filters_are_in_the_address(lively: ServedSite, open_page: Open) -> None:
     """A link and a reload show the same jobs, in the same order."""

@@ -339,6 +339,7 @@ ERRORS: dict[str, Callable[[Client, Job, Job], Any]] = {
     "unknown target": lambda client, *_: client.jobs.submit(["true"], mem="1M", on_end="nobody"),
     "no device": lambda client, *_: client.jobs.submit(["true"], mem="1M", device="nowhere:9"),
     "drain unknown": lambda client, *_: client.devices.drain("nowhere:9"),
+    "drain in the past": lambda client, *_: client.devices.drain("0", at="2020-01-01"),
     "drain nothing": lambda client, *_: client.devices.drain(),
     "long reason": lambda client, *_: client.devices.drain("0", reason="x" * 300),
     "resume unknown": lambda client, *_: client.devices.resume("77"),
@@ -556,6 +557,21 @@ def test_a_drain_by_index_means_the_device_of_this_host_with_its_reason(client: 
     (resumed,) = client.devices.resume(all_here=True)
 
     assert ("the fan", None) == (drained.drained, resumed.drained)
+
+
+def test_a_planned_drain_gives_the_devices_of_a_host_an_end(client: Client) -> None:
+    (device,) = client.devices.list()
+    at = datetime.now(timezone.utc) + timedelta(hours=2)
+    (planned,) = client.devices.drain(device.host, at=at, reason="new fans")
+    (moved,) = client.devices.drain("0", at="3h")
+    (resumed,) = client.devices.resume(device.host)
+
+    assert ((), "new fans") == (planned.drains, planned.planned_drains[0].why)
+    assert planned.ends_at is not None
+    assert abs(planned.ends_at - at) < timedelta(seconds=1)
+    assert moved.ends_at is not None
+    assert timedelta(minutes=59) < moved.ends_at - at < timedelta(minutes=61)
+    assert resumed.ends_at is None
 
 
 @pytest.mark.full

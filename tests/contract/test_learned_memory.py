@@ -52,6 +52,7 @@ class Learner:
         account: Account | None = None,
         use: float | None = None,
         shared: bool | None = None,
+        lasted_s: float = 9.0,
     ) -> None:
         """Add a run of the script with this peak and allocation, in GiB, and with its own utilisation."""
         job_id, spec = next(IDS), make_spec(
@@ -73,7 +74,7 @@ class Learner:
         )
         ending = Ending.stopped(EndingKind.OUT_OF_MEMORY, 1) if died else Ending.from_status(0)
         self.outbox.submit(job_id, spec)
-        self.outbox.run(job_id, (device,), ending, duration_s=9.0, claimed={"lease": str(int(lease * GIB))})
+        self.outbox.run(job_id, (device,), ending, duration_s=lasted_s, claimed={"lease": str(int(lease * GIB))})
         self.outbox.record()
 
     def submit(self, *args: str, **changes: Any) -> Job:
@@ -263,6 +264,21 @@ def test_a_job_that_is_placed_by_use_carries_what_runs_alone_showed(learner: Lea
     assert 0.6 == learner.submit("--seed", "{s}", **by_use, sweep={"s": [1, 2]}).spec.expected_utilisation
     learner.client.jobs.cancel(job.id)
     assert 0.6 == learner.client.jobs.retry(job.id).spec.expected_utilisation
+
+
+def test_a_job_without_a_time_limit_carries_the_duration_of_nine_of_ten_runs(learner: Learner) -> None:
+    """Runs that died do not count. A job with a limit needs none, and the members of an array share one."""
+    learner.ran(peak=1, died=True, lasted_s=7000)
+    for number in range(10):
+        learner.ran(peak=1, lasted_s=60.0 * (number + 1))
+
+    job = learner.submit(mem="2G")
+    assert (540.0, "d600") == (job.spec.expected_duration_s, job.spec.shape.placement)
+    limited = learner.submit(mem="2G", time_limit="1h").spec
+    assert (None, "") == (limited.expected_duration_s, limited.shape.placement)
+    assert 540.0 == learner.submit("--seed", "{s}", mem="2G", sweep={"s": [1, 2]}).spec.expected_duration_s
+    learner.client.jobs.cancel(job.id)
+    assert 540.0 == learner.client.jobs.retry(job.id).spec.expected_duration_s
 
 
 # ---- the setting -----------------------------------------------------------------------------------------------------

@@ -87,3 +87,45 @@ def test_a_python_program_can_do_the_same(site: Site) -> None:
     assert [None] * 2 == [each.drained for each in site.client.devices.resume("far:0", "1")]
     with pytest.raises(BadRequest):
         site.client.devices.drain("nobody's")
+
+
+def test_a_device_with_a_planned_drain_takes_short_jobs_until_then(two: Site) -> None:
+    """All see the end, and the job that it keeps waiting names it. At the end the device is drained."""
+    two.start_recorder()
+    two.start_worker("0")
+    uuid = f"sim-{two.settings.host}-0"
+
+    printed = two.cli("drain", two.settings.host, "--at", "90m", "--reason", "new fans").stdout
+    short = int(two.cli("submit", "--mem", "1M", "--time", "10m", "--", "true").stdout)
+    long = int(two.cli("submit", "--mem", "1M", "--time", "100m", "--", "true").stdout)
+
+    assert printed.startswith(f"device 0 of {two.settings.host} ({uuid}): ends at ")
+    assert printed.endswith(", and takes only jobs that are over by then\n")
+    assert JobState.SUCCEEDED is two.until_recorded(short).job.state
+    table = two.cli("gpus").stdout
+    assert "  ends at " in table
+    assert f"ends: {two.settings.host} device 0 at 20" in table
+    assert f" by {ME}: new fans\n" in table
+    (device,) = json.loads(two.cli("gpus", "--json").stdout)
+    assert [] == device["drains"]
+    assert device["planned_drains"][0]["begins_at"] == device["ends_at"]
+    assert "end" == json.loads(two.cli("queue", "--json").stdout)["jobs"][0]["reason"]
+    why = two.cli("why", str(long)).stdout
+    assert f"not on {two.settings.host}:0: its end comes before the job would be over" in why
+    assert "; its time limit is 1:40:00, counted as 2:00:00" in why
+
+    two.cli("drain", uuid, "--at", "1s")
+    until(lambda: f"drained by {ME}" in two.cli("gpus").stdout, what="the end")
+    assert "drained" == json.loads(two.cli("queue", "--json").stdout)["jobs"][0]["reason"]
+    two.cli("resume", two.settings.host)
+    assert JobState.SUCCEEDED is two.until_recorded(long).job.state
+
+
+@pytest.mark.parametrize("at", ["2020-01-01", "yesterday", "now"])
+def test_an_end_that_is_over_is_refused(site: Site, at: str) -> None:
+    announce(site)
+
+    done = site.cli("drain", "0", "--at", at, check=False)
+
+    assert (BadRequest.exit_code, 1) == (done.returncode, done.stderr.count("\n"))
+    assert all(each.ends_at is None and not each.drains for each in site.client.devices.list())

@@ -391,3 +391,92 @@ def test_down_says_when_nothing_runs(home: Home) -> None:
     assert ["workers were down", f"store was down unix://{home.state}/store/store.sock"] == [
         " ".join(line.split()) for line in printed.splitlines()
     ]
+
+
+#: A job that saves its state when it is warned.
+SAVES = "trap 'cat $GPUQUEUE_RUN_DIR/preempt.json > saved; exit 3' TERM; echo began; while :; do sleep 0.05; done"
+
+
+def began(home: Home) -> bool:
+    """Return whether the first job has begun."""
+    return any("began" in log.read_text() for log in home.state.glob("runs/1/*/log"))
+
+
+def check_handed_back(home: Home) -> None:
+    """Check that nothing is left, and that the job was preempted, saved its state and waits for another run."""
+    assert [] == home.ours()
+    *_, row = json.loads(home("history", "--json"))  # the newest job is the first
+    assert ("queued", 0, 0) == tuple(row["job"][name] for name in ("state", "losses", "retries"))
+    (run,) = row["runs"]
+    assert ("preempted", "the time of its host was over") == (run["ending"]["kind"], run["ending"]["detail"])
+    assert '"the time of its host is over"' in (home.state / "saved").read_text()
+
+
+@pytest.mark.full
+def test_a_host_with_an_end_hands_its_jobs_back_in_time(home: Home) -> None:
+    """``up --foreground --until`` preempts what runs, leaves nothing and returns 0. The next ``up`` has no end."""
+    home.environ["GPUQUEUE_PREEMPT_GRACE"] = "5s"
+    command = [str(BIN / "gpuqueue"), "up", "--foreground", "--until", "30s", "--devices", "sim:1x1G"]
+    with subprocess.Popen(command, env=home.environ, stderr=subprocess.PIPE, text=True) as up:
+        until(lambda: "ends at" in home.output_of("gpus"))
+        home("submit", "--mem", "400M", "--cwd", str(home.state), "--", "sh", "-c", SAVES)
+        home("submit", "--mem", "400M", "--time", "2m", "--hold", "--", "true")
+        until(lambda: began(home))
+        home("release", "2")
+        assert "end" == json.loads(home("queue", "--json"))["jobs"][-1]["reason"]
+        home("cancel", "2")
+        assert 0 == up.wait(timeout=60)
+        assert up.stderr is not None
+        assert "the time of this host is over\n" in up.stderr.read()
+
+    check_handed_back(home)
+    home("up", "--devices", "sim:1x1G")
+    until(lambda: "running" in home.output_of("queue"))
+    assert [None] == [each["ends_at"] for each in json.loads(home("gpus", "--json"))]
+
+
+@pytest.mark.full
+def test_sigterm_hands_the_jobs_of_a_host_with_an_end_back_at_once(home: Home) -> None:
+    command = [str(BIN / "gpuqueue"), "up", "--foreground", "--until", "3h", "--devices", "sim:1x1G"]
+    with subprocess.Popen(command, env=home.environ, stderr=subprocess.PIPE, text=True) as up:
+        until(lambda: "ends at" in home.output_of("gpus"))
+        home("submit", "--mem", "400M", "--cwd", str(home.state), "--", "sh", "-c", SAVES)
+        until(lambda: began(home))
+
+        up.send_signal(signal.SIGTERM)
+
+        assert 0 == up.wait(timeout=60)
+
+    check_handed_back(home)
+
+
+@pytest.mark.full
+def test_a_host_in_the_background_with_an_end_goes_down_by_itself(home: Home) -> None:
+    home.environ["GPUQUEUE_PREEMPT_GRACE"] = "5s"
+    home("up", "--until", "30s", "--devices", "sim:1x1G")
+    home("submit", "--mem", "400M", "--cwd", str(home.state), "--", "sh", "-c", SAVES)
+    assert "for another end run gpuqueue down first" in home("up", "--until", "2h", code=5)
+
+    until(lambda: not home.ours())
+
+    check_handed_back(home)
+
+
+@pytest.mark.full
+def test_down_can_preempt_the_running_jobs(home: Home) -> None:
+    home("up", "--devices", "sim:1x1G")
+    home("submit", "--mem", "400M", "--no-requeue", "--", "sh", "-c", "echo began; exec sleep 1000")
+    until(lambda: began(home))
+
+    assert "preempting job 1\n" in home("down", "--preempt-jobs")
+
+    assert [] == home.ours()
+    (row,) = json.loads(home("history", "--json"))  # it must not run twice
+    assert ("failed", "preempted") == (row["job"]["state"], row["runs"][0]["ending"]["kind"])
+    contradiction = home("down", "--preempt-jobs", "--leave-jobs", code=2)
+    assert "contradict each other" in contradiction
+
+
+def test_an_end_of_a_host_must_be_to_come(home: Home) -> None:
+    assert "is over" in home("up", "--until", "2020-01-01", code=2)
+    assert [] == home.ours()

@@ -6,14 +6,17 @@ import json
 import shutil
 import subprocess
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from factories import make_device, make_offer, make_spec, serve, submit
 
+from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec.wire import to_plain
 from gpuqueue.model.run import RunDevice
+from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Offer
 from gpuqueue.queue.requests import new_nonce
@@ -90,3 +93,18 @@ def test_the_room_that_the_reserved_job_takes_is_no_room_for_the_jobs_behind_it(
     own = queue.jobs.why(reserved)
     assert own is not None
     assert place_of(own).start_at is not None
+
+
+def test_there_is_no_room_on_a_device_after_its_end(queue: JobQueue) -> None:
+    offer = make_offer(headroom_bytes=GIB)
+    serve(queue, offer)
+    running(queue, offer, 20 * GIB, HOUR_S)
+    end_at = from_epoch_ms(queue.now_ms())
+    drain = partial(queue.devices.drain, ["GPU-0"], origin=DrainOrigin.PERSON, why="", by="ada")
+
+    drain(begins_at=end_at + timedelta(hours=2))
+    before, now = answers(queue, (20 * GIB, 1), (2 * GIB, 1))
+    drain(begins_at=end_at + timedelta(minutes=30))
+    (after,) = answers(queue, (20 * GIB, 1))
+
+    assert (True, 0, None) == (before["rooms"][0]["at"] > 0, now["rooms"][0]["at"], after["rooms"][0]["at"])

@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import fields
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -48,6 +49,9 @@ CHANGES: Mapping[str, Any] = {
     "cpu_mem": "3G",
 }
 
+#: The end of a device.
+NEXT_YEAR = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(days=365)
+
 
 @pytest.fixture
 def served() -> Iterator[ServedSite]:
@@ -75,6 +79,7 @@ def test_the_log_says_what_was_changed(served: ServedSite) -> None:
     with served.client("unix") as admin:
         admin.devices.drain("0", reason="the fan")
         admin.devices.resume(all_here=True)
+        admin.devices.drain("nodeB", at=NEXT_YEAR)
         with pytest.raises(BadRequest, match="there is no device '9'"):
             admin.devices.drain("9", reason="gone")
         job = admin.jobs.submit(["train", "--key", "hidden"], mem="1G", env={"KEY": "hidden"})
@@ -91,11 +96,13 @@ def test_the_log_says_what_was_changed(served: ServedSite) -> None:
         on_b = must_claim(served.queue, "GPU-B", host="nodeB")
         until(lambda: _lost(admin, "nodeB"), what="silence")
 
-    drain, no_drain = the(served, "drain", 2)
+    drain, planned, no_drain = the(served, "drain", 3)
     (resume,) = the(served, "resume")
     edit, no_edit = the(served, "edit", 2)
     (lost,) = the(served, "lost", outcomes=[AuditOutcome.DONE])
     assert {"devices": "0", "reason": "the fan", "nodeA:0": "open -> drained (the fan)"} == drain.detail
+    open_until = f"open -> open until {NEXT_YEAR:%Y-%m-%d %H:%M} UTC"
+    assert {"devices": "nodeB", "at": NEXT_YEAR.isoformat(), "nodeB:0": open_until} == planned.detail
     assert {"devices": "9", "reason": "gone"} == no_drain.detail
     assert {"devices": "all of nodeA", "nodeA:0": "drained (the fan) -> open"} == resume.detail
     assert {"mem_bytes": f"{2**30} -> {2**31}", "time_limit_s": "null -> 600.0"} == edit.detail

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuqueue.learning.past_run import OnDevice, PastRun, Proof, utilisation_of
-from gpuqueue.learning.signature import Wanted, expected_utilisation
+from gpuqueue.learning.signature import Wanted, expected_duration_s, expected_utilisation
 from gpuqueue.model.device import DeviceFilter, DeviceKind, PeakSource
 from gpuqueue.text.units import GIB
 
@@ -71,3 +71,16 @@ def test_nothing_is_expected_without_such_a_run() -> None:
 def test_only_the_newest_runs_count() -> None:
     """A program that was changed is judged by its last twenty runs."""
     assert 0.9 == expected("", *[a_run("", 0.9)] * 20, *[a_run("", 0.1)] * 30)
+
+
+@pytest.mark.parametrize(
+    ("lasted", "expected_s"),
+    [((), None), ((None,), None), ((30.0,), 30.0), ((30.0, None, 50.0), 50.0), (tuple(map(float, range(1, 31))), 18.0)],
+)
+def test_nine_of_ten_of_the_newest_runs_were_over_by_the_expected_duration(
+    lasted: tuple[float | None, ...], expected_s: float | None
+) -> None:
+    """The newest twenty count. A run that ended otherwise than well says nothing."""
+    runs = [a_run("--batch 8", None, lasted_s=each) for each in lasted]
+
+    assert expected_s == expected_duration_s(Wanted(words=("--batch", "8"), interpreter="/py"), runs)
