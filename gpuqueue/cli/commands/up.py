@@ -102,7 +102,8 @@ def _end(settings: Settings, until: str) -> datetime:
     """Return the end of this host's time.
 
     Raises:
-        BadRequest: *until* is no time to come, or the workers have another account.
+        BadRequest: *until* is no time to come, leaves no time but the grace of a preemption, or the workers have
+            another account.
 
     """
     from gpuqueue.model.times import end  # noqa: PLC0415 - lazy import for startup time
@@ -111,7 +112,11 @@ def _end(settings: Settings, until: str) -> datetime:
         raise BadRequest(
             f"the workers here have the account {settings.workers_account}: use gpuqueue drain --all --at {until}"
         )
-    return end("--until", until)
+    ends_at = end("--until", until)
+    if _grace_s(settings, ends_at) < settings.preempt_grace_s:
+        grace = format_duration(settings.preempt_grace_s)
+        raise BadRequest(f"--until {until} is too soon: at the end, preempt_grace ({grace}) is left to running jobs")
+    return ends_at
 
 
 def _warn_of_network_disk(settings: Settings) -> None:

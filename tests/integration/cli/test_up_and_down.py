@@ -479,4 +479,5 @@ def test_down_can_preempt_the_running_jobs(home: Home) -> None:
 
 def test_an_end_of_a_host_must_be_to_come(home: Home) -> None:
     assert "is over" in home("up", "--until", "2020-01-01", code=2)
+    assert "--until 50s is too soon: at the end, preempt_grace (1:00) is left" in home("up", "--until", "50s", code=2)
     assert [] == home.ours()
