@@ -103,12 +103,12 @@ def _silent(site: Site, device: DeviceFacts) -> Finding:
 def _drains(site: Site, device: DeviceFacts) -> Iterator[Finding]:
     yield from (_drained(site, device, drain) for drain in device.status.drains)
     for drain in device.status.planned_drains:
-        seen = f"it takes only jobs that are over by {drain.begins_at:%Y-%m-%d %H:%M} UTC"
+        seen = f"it takes only jobs that are over by {drain.since:%Y-%m-%d %H:%M} UTC"
         yield note(seen + (f": {drain.why}" if drain.why else ""), about=device.name)
 
 
 def _drained(site: Site, device: DeviceFacts, drain: Drain) -> Finding:
-    since = "" if drain.at is None else f", since {drain.at:%Y-%m-%d %H:%M} UTC"
+    since = "" if drain.since is None else f", since {drain.since:%Y-%m-%d %H:%M} UTC"
     seen = f"it takes no new job: drained {drain}{since}" + (f": {drain.why}" if drain.why else "")
     index = device.status.device.index
     if drain.origin is DrainOrigin.DEATHS:

@@ -54,6 +54,11 @@ class Drain:
     at: datetime | None = None
     begins_at: datetime | None = None
 
+    @property
+    def since(self) -> datetime | None:
+        """Return since or from when it holds; None if that is unknown."""
+        return self.begins_at or self.at
+
     def holds(self, now: datetime) -> bool:
         """Return whether the device takes no job at the time *now* because of this drain."""
         return self.begins_at is None or self.begins_at <= now

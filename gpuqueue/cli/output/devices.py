@@ -43,12 +43,11 @@ def drain_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
     """Yield a line for each drain of a device, also a planned one: its time, user and reason."""
     for each in found:
         for drain in (*each.drains, *each.planned_drains):
-            word, when = "drained", f" since {values.when(drain.at)}" if drain.at else ""
-            if drain in each.planned_drains:
-                word, when = "ends", f" at {values.when(drain.begins_at)}"
+            word, when = ("ends", "at") if drain in each.planned_drains else ("drained", "since")
+            since = f" {when} {values.when(drain.since)}" if drain.since else ""
             by = f" by {plain(drain.by)}" if drain.by else ""
             why = plain(drain.why) or ("its host's time is over then" if drain.origin is DrainOrigin.UNTIL else "")
-            yield f"{word}: {each.host} device {each.device.index}{when}{by}{why and f': {why}'}"
+            yield f"{word}: {each.host} device {each.device.index}{since}{by}{why and f': {why}'}"
 
 
 def closed_lines(found: Sequence[DeviceStatus], heartbeat_s: float, table: str) -> Iterator[str]:

@@ -79,7 +79,7 @@ def test_the_log_says_what_was_changed(served: ServedSite) -> None:
     with served.client("unix") as admin:
         admin.devices.drain("0", reason="the fan")
         admin.devices.resume(all_here=True)
-        admin.devices.drain("nodeB", at=NEXT_YEAR)
+        admin.devices.drain("nodeA", at=NEXT_YEAR)
         with pytest.raises(BadRequest, match="there is no device '9'"):
             admin.devices.drain("9", reason="gone")
         job = admin.jobs.submit(["train", "--key", "hidden"], mem="1G", env={"KEY": "hidden"})
@@ -102,7 +102,7 @@ def test_the_log_says_what_was_changed(served: ServedSite) -> None:
     (lost,) = the(served, "lost", outcomes=[AuditOutcome.DONE])
     assert {"devices": "0", "reason": "the fan", "nodeA:0": "open -> drained (the fan)"} == drain.detail
     open_until = f"open -> open until {NEXT_YEAR:%Y-%m-%d %H:%M} UTC"
-    assert {"devices": "nodeB", "at": NEXT_YEAR.isoformat(), "nodeB:0": open_until} == planned.detail
+    assert {"devices": "nodeA", "at": NEXT_YEAR.isoformat(), "nodeA:0": open_until} == planned.detail
     assert {"devices": "9", "reason": "gone"} == no_drain.detail
     assert {"devices": "all of nodeA", "nodeA:0": "drained (the fan) -> open"} == resume.detail
     assert {"mem_bytes": f"{2**30} -> {2**31}", "time_limit_s": "null -> 600.0"} == edit.detail

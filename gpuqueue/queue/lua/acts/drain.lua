@@ -6,4 +6,5 @@ for i = 5, #ARGV do wrong = wrong or misfit({'device'}, i) end
 if wrong then return wrong end
 local origin, why, by, from = unpack(ARGV, 1, 4)
 for i = 5, #ARGV do drain(ARGV[i], origin, why, by, now_ms(), tonumber(from)) end
+if from ~= '' then wake('room') end -- there may be more time than before
 return 1

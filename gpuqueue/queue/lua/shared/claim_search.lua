@@ -48,7 +48,7 @@ local NEXT, MOST = 8, 124
 local function take_beyond(priority, user, before)
   local function has_room(shape) -- that no reservation and no end blocks; other conditions are not checked
     local asks = asked_by(shape)
-    return asks.mem <= available and over_in_time(asks, now, device_end)
+    return asks.mem <= available and (not device_end or over_in_time(asks, now, device_end))
       and (not r_job or (asks.n == 1 and (asks.mem <= room_beside or ends_before(asks.limit_s, r_start, now))))
   end
   local function first_with_room(heads)
