@@ -17,6 +17,7 @@ from gpuqueue.learning.signature import Wanted, expected_duration_s, expected_ut
 from gpuqueue.model.device import DeviceKind, suits
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.placement import fits_model
+from gpuqueue.model.script_args import args_start
 from gpuqueue.settings.parsers import LearnMemory
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_bytes
@@ -240,5 +241,6 @@ def with_expected_duration(connection: Connection, spec: JobSpec) -> JobSpec:
     """
     if spec.time_limit_s is not None or not signature.names_a_file(spec.argv, spec.script):
         return spec
-    found_s = expected_duration_s(Wanted.of(spec), _runs(connection, spec, needed=False) or ())
+    runs = _runs(connection, spec, needed=False)
+    found_s = expected_duration_s(spec.argv[args_start(spec.argv, spec.interpreter) :], runs) if runs else None
     return spec if found_s is None else replace(spec, expected_duration_s=found_s)

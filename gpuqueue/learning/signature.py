@@ -363,14 +363,14 @@ def expected_utilisation(wanted: Wanted, runs: Sequence[PastRun]) -> float | Non
     return _rounded(found) if found else None
 
 
-def expected_duration_s(wanted: Wanted, runs: Sequence[PastRun]) -> float | None:
-    """Return in what time nine of ten runs of the job *wanted* ended well, in seconds.
+def expected_duration_s(words: Sequence[str], runs: Sequence[PastRun]) -> float | None:
+    """Return in what time nine of ten runs of a program ended well, in seconds; None if none did.
 
-    *runs* are those of the same program, newest first. None if none of them ended well.
+    *runs* are those of the program, newest first. Those with the same arguments *words* count, else all of them.
     """
-    others = {Signature.MOVING, Signature.LINE, Signature.SCRIPT}  # as above
-    like = evidence(wanted, runs, lambda run: run.lasted_s is not None, last_resorts=others)
-    found = sorted([run.lasted_s for run in like.runs if run.lasted_s is not None][:LAST]) if like is not None else []
+    well = [run for run in runs if run.lasted_s is not None]
+    alike = [run for run in well if run.words == words] or well
+    found = sorted([run.lasted_s for run in alike[:LAST] if run.lasted_s is not None])
     return found[-(-9 * len(found) // 10) - 1] if found else None  # the nearest rank
 
 

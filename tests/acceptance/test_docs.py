@@ -185,7 +185,7 @@ def test_what_the_reference_lacks_is_written(tmp_path: Path) -> None:
     assert {"--timeout", "--json"} <= set(re.findall(r"--\w+", written["gpuqueue wait"]))
     assert "gpuqueue wait 12 13\n" in written["gpuqueue wait"]
     assert "oldest first. Default `1000`." in written["gpuqueue queue"]
-    up = ["--devices SPEC", "--foreground", "--until TIME", "--hold-jobs", "--web", "--web-port PORT"]
+    up = ["--devices SPEC", "--foreground", "--hold-jobs", "--until TIME", "--web", "--web-port PORT"]
     assert up == first_words(written["gpuqueue up"])
     assert sections(REFERENCE / "commands.md")["gpuqueue cancel"] == written["gpuqueue cancel"]
     lease = next(row for row in rows(settings_page.read_text()) if row[1] == "`host_lost_after`")

@@ -80,7 +80,9 @@ def test_only_the_newest_runs_count() -> None:
 def test_nine_of_ten_of_the_newest_runs_were_over_by_the_expected_duration(
     lasted: tuple[float | None, ...], expected_s: float | None
 ) -> None:
-    """The newest twenty count. A run that ended otherwise than well says nothing."""
+    """The newest twenty with the same arguments count, else those of the program. One that ended badly says nothing."""
     runs = [a_run("--batch 8", None, lasted_s=each) for each in lasted]
 
-    assert expected_s == expected_duration_s(Wanted(words=("--batch", "8"), interpreter="/py"), runs)
+    assert expected_s == expected_duration_s(("--batch", "8"), runs)
+    assert expected_s == expected_duration_s(("--batch", "1"), runs)
+    assert 7.0 == expected_duration_s(("--batch", "1"), [*runs, a_run("--batch 1", None, lasted_s=7.0)])
