@@ -168,7 +168,7 @@ class Site(RuleBasedStateMachine):
         self._submit(batch)
 
     def _submit(self, batch: list[dict[str, Any]]) -> None:
-        ends = {each: self.ended[each] is JobState.SUCCEEDED for each in self.recorded}  # only the history knows these
+        ends = self._recorded_ends()
         for changes in batch:
             wanted = {**changes, "waits": self._waits(changes["waits"])}
             if not changes["requeue"]:
@@ -180,6 +180,10 @@ class Site(RuleBasedStateMachine):
                 for bound in self.queue.rules.limits().bounds(self.queue.rules.uses()):
                     if bound.measure is Measure.QUEUED_JOBS and bound.used is not None:
                         assert bound.used <= bound.limit.most, "more wait than may"
+
+    def _recorded_ends(self) -> dict[int, bool]:
+        """Return how jobs ended that only the history knows: whether they succeeded."""
+        return {each: self.ended[each] is JobState.SUCCEEDED for each in self.recorded}
 
     def _waits(self, device_filter: tuple[str, int] | None) -> Waits:
         """Return waits for a job: on other known jobs, a begin time, a hold or a dedupe key."""
@@ -379,10 +383,8 @@ class Site(RuleBasedStateMachine):
                 spec, mem_bytes=mem * GIB, priority=spec.priority if priority is None else priority, waits=reserved
             )
 
-        with contextlib.suppress(BadRequest, Refused):
-            self.queue.requests.edit(
-                job_id, change, priority=reported["priority"], after=reported["after"], begin=reported["begin"]
-            )
+        with contextlib.suppress(BadRequest, Impossible, Refused):
+            self.queue.requests.edit(job_id, change, **reported, ends=self._recorded_ends())
 
     @rule(pick=st.integers(0, 1000), times=st.sampled_from([0, 1, 3]))
     def edit_retries(self, pick: int, times: int) -> None:
