@@ -146,8 +146,8 @@ class Logs:
         for each path.
         """
         jobs = list(jobs)
-        found = progresses.own_progress(self._connection, jobs, logs)
-        return progresses.with_usual(self._connection, jobs, found)
+        found = progresses.readings(self._connection, jobs, logs)
+        return progresses.job_progress(self._connection, jobs, found)
 
     def figures(self, job: int | str) -> RunFigures | None:
         """Return what the run of a job that goes on has used and reported so far; None if that is unknown.

@@ -1,4 +1,7 @@
-"""The progress of running jobs, and the time that is left: by their own pace, or by earlier runs."""
+"""The progress of running jobs, and the time that is left: by their own pace and by earlier runs.
+
+:func:`job_progress` is the one place where it is computed. Everything that shows progress takes it from there.
+"""
 
 from __future__ import annotations
 
@@ -11,30 +14,56 @@ from gpuqueue.clock import from_epoch_ms
 from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.job import Job, JobState
-from gpuqueue.model.progress import Progress
+from gpuqueue.model.progress import Progress, Reading
 from gpuqueue.system import progress_file
 
-#: Most runs without a pace of their own for which the history is asked at a time.
-MAX_YOUNG = 50
+#: Most runs for which the history is asked at a time.
+MAX_ASKED = 50
+#: The share of the work from which on only the run's own pace counts.
+OWN_FROM = 0.25
+#: Earlier runs count beside the pace of the run if both foretell the same duration up to this factor.
+AGREES = 2.0
+#: A bar alone is that of the job if it foretells at least this share of the duration of earlier runs.
+WHOLE_FROM = 0.7
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Usual:
-    """Usual duration of a running job, from earlier runs of the same user and name.
+    """Usual duration of a running job, from earlier runs of the same user that succeeded.
 
     Only runs that lasted at least as long as the job has by now are counted. ``median_s`` and ``p90_s`` are durations
-    of whole runs in seconds. ``runs`` is the number of runs counted.
+    of whole runs in seconds, ``left_s`` the median less the age of the run. ``runs`` is the number of runs counted.
+    ``is_alike``: they have the command of the job, or are of its array. Else they have its name only.
     """
 
     median_s: float
     p90_s: float
     runs: int
+    left_s: float | None = None
+    is_alike: bool = False
 
 
-def own_progress(
-    connection: Connection, jobs: Iterable[Job], logs: Mapping[int, str] | None = None
-) -> dict[int, Progress]:
-    """Return the progress that the workers of this host have read of *jobs*, by job id, as far as it is known.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Earlier:
+    """A running job, how long it has run, and the durations of its earlier runs, in seconds.
+
+    ``is_alike`` is that of :class:`Usual`.
+    """
+
+    job: Job
+    elapsed_s: float
+    durations_s: Sequence[float]
+    is_alike: bool
+
+    @property
+    def usual(self) -> Usual | None:
+        """The usual duration of the run, None if no earlier run lasted as long as it by now."""
+        found = usual_of(self.durations_s, elapsed_s=self.elapsed_s)
+        return None if found is None else replace(found, is_alike=self.is_alike)
+
+
+def readings(connection: Connection, jobs: Iterable[Job], logs: Mapping[int, str] | None = None) -> dict[int, Reading]:
+    """Return what the workers of this host have read in the output of *jobs*, by job id, as far as it shows progress.
 
     *logs* maps ids of jobs to log paths. Without it, the queue is asked for each path.
     """
@@ -43,9 +72,9 @@ def own_progress(
         if job.state is not JobState.RUNNING or job.host != connection.settings.own_host:
             continue
         path = _current_log(connection, job.id) if logs is None else logs.get(job.id)
-        progress = progress_file.read(Path(path).parent) if path else None
-        if progress is not None:
-            found[job.id] = progress
+        reading = progress_file.read(Path(path).parent) if path else None
+        if reading is not None:
+            found[job.id] = reading
     return found
 
 
@@ -63,7 +92,8 @@ def usual_of(durations_s: Iterable[float], *, elapsed_s: float) -> Usual | None:
     longer = sorted(each for each in durations_s if each >= elapsed_s)
     if not longer:
         return None
-    return Usual(median_s=_rank(longer, 50), p90_s=_rank(longer, 90), runs=len(longer))
+    median_s = _rank(longer, 50)
+    return Usual(median_s=median_s, p90_s=_rank(longer, 90), runs=len(longer), left_s=median_s - elapsed_s)
 
 
 def _rank(ordered: Sequence[float], percent: int) -> float:
@@ -71,26 +101,74 @@ def _rank(ordered: Sequence[float], percent: int) -> float:
     return ordered[max(1, -(-len(ordered) * percent // 100)) - 1]
 
 
-def runs_before(connection: Connection, jobs: Sequence[Job]) -> Iterator[tuple[Job, list[float], float]]:
-    """Yield each of *jobs* with the durations of its earlier runs and how long it has run, both in seconds."""
+def runs_before(connection: Connection, jobs: Sequence[Job], *, by_name: bool = True) -> Iterator[Earlier]:
+    """Yield each of *jobs* with its earlier runs of the same command; *by_name*: without any, those of its name."""
     now = from_epoch_ms(connection.queue.now_ms()) if jobs else None
+    asked: dict[tuple[str, ...], list[float]] = {}  # the members of an array and repeated jobs ask the same
+
+    def durations_s(job: Job, *, alike: bool) -> list[float]:
+        spec, array_id = job.spec, None if job.member is None else job.member.array_id
+        user, command = spec.account.name, spec.command
+        key = (user, spec.name, *((command, str(array_id)) if alike else ()))
+        if key not in asked:
+            asked[key] = connection.database.durations_s(
+                user=user, name=spec.name, command=command if alike else None, array_id=array_id
+            )
+        return asked[key]
+
     for job in jobs:
+        elapsed_s = (now - job.started_at).total_seconds() if job.started_at and now else 0.0
         try:
-            durations_s = connection.database.durations_s(user=job.spec.account.name, name=job.spec.name)
+            found, is_alike = durations_s(job, alike=True), True
+            if not found and by_name:
+                found, is_alike = durations_s(job, alike=False), False
         except HistoryUnreachable:
             return
-        yield job, durations_s, (now - job.started_at).total_seconds() if job.started_at and now else 0.0
+        yield Earlier(job=job, elapsed_s=elapsed_s, durations_s=found, is_alike=is_alike)
 
 
-def with_usual(connection: Connection, jobs: Iterable[Job], progress: Mapping[int, Progress]) -> dict[int, Progress]:
-    """Return the *progress* of running *jobs*, by job id, with a time left by earlier runs where a run has no own pace.
+def job_progress(connection: Connection, jobs: Iterable[Job], shown: Mapping[int, Reading]) -> dict[int, Progress]:
+    """Return the progress of running *jobs*, by job id, from what their output has *shown*, and from earlier runs.
 
-    The median of the runs that lasted as long counts. Where the history has none, or is unreachable, none is known.
+    Earlier runs of the same command count where the run is young, and tell whether a bar alone is that of the job.
+    Where it stays unknown, the job has none. If the history is unreachable, the pace of the run alone counts.
     """
-    found = dict(progress)
-    young = [job for job in jobs if job.id in found and found[job.id].left_s is None][:MAX_YOUNG]
-    for job, durations_s, elapsed_s in runs_before(connection, young):
-        usual = usual_of(durations_s, elapsed_s=elapsed_s)
-        if usual is not None:
-            found[job.id] = replace(found[job.id], left_s=usual.median_s - elapsed_s)
+    found = {job_id: reading.progress for job_id, reading in shown.items() if reading.is_sure}
+    asked = [job for job in jobs if job.id in shown and _needs_past(shown[job.id])][:MAX_ASKED]
+    for before in runs_before(connection, asked, by_name=False):
+        progress = with_past(shown[before.job.id], before)
+        if progress is not None:
+            found[before.job.id] = progress
     return found
+
+
+def _needs_past(reading: Reading) -> bool:
+    return not reading.is_sure or reading.progress.left_s is None or reading.progress.share < OWN_FROM
+
+
+def with_past(reading: Reading, before: Earlier) -> Progress | None:
+    """Return the progress of a run whose output shows *reading*, None if it is not known to be that of the job.
+
+    The pace of the run counts the more, the more is done, and alone from a quarter of the work on. It also counts
+    alone if it foretells another duration than the earlier runs: something else is done this time.
+    """
+    progress, usual = reading.progress, before.usual
+    own_s = progress.left_s
+    if not reading.is_sure and not _is_whole(own_s, before):
+        return None
+    if usual is None or usual.left_s is None:
+        return progress
+    if own_s is None:
+        return replace(progress, left_s=usual.left_s)
+    total_s = before.elapsed_s + own_s
+    if not usual.median_s / AGREES <= total_s <= usual.median_s * AGREES:
+        return progress
+    own = min(1.0, progress.share / OWN_FROM)
+    return replace(progress, left_s=own * own_s + (1 - own) * usual.left_s)
+
+
+def _is_whole(own_s: float | None, before: Earlier) -> bool:
+    """Return whether a bar with *own_s* seconds to go lasts about as long as the earlier runs did."""
+    if own_s is None or not before.durations_s:
+        return False
+    return before.elapsed_s + own_s >= WHOLE_FROM * _rank(sorted(before.durations_s), 50)

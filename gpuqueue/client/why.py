@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpuqueue.client import reads
 from gpuqueue.client.connection import Connection
-from gpuqueue.client.progress import Usual, own_progress, runs_before, usual_of, with_usual
+from gpuqueue.client.progress import Usual, job_progress, readings, runs_before
 from gpuqueue.errors import Unreadable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.array import Member
@@ -125,7 +125,7 @@ def why(connection: Connection, job: int | str) -> Why:
         others=others,
         usual=usual,
         outlived=outlived,
-        progress=with_usual(connection, in_the_way, own_progress(connection, in_the_way)),
+        progress=job_progress(connection, in_the_way, readings(connection, in_the_way)),
         reserve_after_s=settings.reserve_after_s,
         reservations=settings.reservations,
         silent_after_s=SILENT_HEARTBEATS * settings.heartbeat_s,
@@ -161,10 +161,10 @@ def _usual(connection: Connection, jobs: Sequence[Job]) -> tuple[dict[int, Usual
     """
     found: dict[int, Usual] = {}
     outlived: dict[int, int] = {}
-    for job, durations_s, elapsed_s in runs_before(connection, jobs):
-        usual = usual_of(durations_s, elapsed_s=elapsed_s)
+    for before in runs_before(connection, jobs):
+        usual = before.usual
         if usual is not None:
-            found[job.id] = usual
-        elif durations_s:
-            outlived[job.id] = len(durations_s)
+            found[before.job.id] = usual
+        elif before.durations_s:
+            outlived[before.job.id] = len(before.durations_s)
     return found, outlived

@@ -54,16 +54,24 @@ def runs_of(connection: sa.Connection, user: str, program: str) -> tuple[PastRun
     return past_runs(rows, {row.id: row.spec for row in arrays if row is not None})
 
 
-def durations_s(connection: sa.Connection, *, user: str, name: str) -> list[float]:
-    """Return the durations in seconds of *user*'s newest runs of jobs called *name* that exited by themselves."""
+def durations_s(
+    connection: sa.Connection, *, user: str, name: str, command: str | None = None, array_id: int | None = None
+) -> list[float]:
+    """Return the durations in seconds of *user*'s newest runs of jobs called *name* that succeeded.
+
+    With a *command*, only those with the same one, or of the same array.
+    """
     found = (
         sa.select(runs.c.duration_s)
         .join(jobs, jobs.c.id == runs.c.job_id)
         .where(jobs.c.user_name == user, jobs.c.name == name)
-        .where(runs.c.ending == EndingKind.EXITED.value, runs.c.duration_s.is_not(None))
+        .where(runs.c.ending == EndingKind.EXITED.value, runs.c.exit_code == 0, runs.c.duration_s.is_not(None))
         .order_by(runs.c.job_id.desc())
         .limit(_MOST_DURATIONS)
     )
+    if command is not None:
+        is_alike = jobs.c.command == command
+        found = found.where(is_alike if array_id is None else sa.or_(is_alike, jobs.c.array_id == array_id))
     return list(connection.scalars(found))
 
 

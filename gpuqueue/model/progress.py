@@ -38,3 +38,14 @@ class Progress:
         """The progress in words: ``epoch 3/20, 14 %, 2:10:00 left``."""
         left = "" if self.left_s is None else f"{format_duration(max(1.0, round(self.left_s)))} left"
         return ", ".join(filter(None, (self.counts, self.percent, left)))
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The ``progress`` that the output of a run shows. ``is_sure``: it is that of the whole job for certain.
+
+    What is not sure may be that of the first epoch. Earlier runs tell: :mod:`gpuqueue.client.progress`.
+    """
+
+    progress: Progress
+    is_sure: bool = True

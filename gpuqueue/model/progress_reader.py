@@ -6,6 +6,9 @@ Known forms are the bars of tqdm (PyTorch Lightning, Hugging Face), rich and Ker
 - Everything that counts is a counter: epochs, bars, steps. One that begins anew within the run is a part of the work.
 - The whole is the counter of the epochs, if their number is known. Else it is the first bar that never began anew, that
   is not of a validation, and that covers at least half of the run so far. Else nothing is known.
+- A bar alone may be that of the first epoch. It is sure only once the output has shown that it is more: the number of
+  an epoch rose within it, it has gone on by one step for each bar within it, or the arguments name its total.
+- What was shown never falls. If the whole was a part, nothing is shown until more is done than was shown.
 - What counts within the present epoch, or step of an outer bar, adds its share of it.
 - The time left follows from the pace of the newer half of what is done, so a slow start soon counts no more.
 """
@@ -17,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gpuqueue.lazy.imports import pattern
-from gpuqueue.model.progress import LEAST_SHARE, MAX_SHARE, Progress
+from gpuqueue.model.progress import LEAST_SHARE, MAX_SHARE, Progress, Reading
 from gpuqueue.text.json_fields import Fields
 from gpuqueue.text.sanitize import ESCAPES
 
@@ -27,6 +30,8 @@ TAIL_BYTES = 16384
 MAX_BELOW, MAX_SILENT_S = 20, 60.0
 #: A bar is the whole if it covers this share of the run's time so far.
 COVERS = 0.5
+#: A bar in which the number of the epoch rises by so much for its whole length covers more than one epoch.
+MORE_THAN_ONE = 1.5
 #: The pace of the run counts if it was seen for so long, in seconds.
 LEAST_PACE_S = 10.0
 #: A counter that falls by this share of its total, and by one, begins anew. The ranks of one job differ by less.
@@ -45,9 +50,9 @@ _FIRST_LINES, _LAST_LINES = 16, 48
 _DEPTH = 3
 
 #: What each line that a form matches has, and nearly no other one.
-_MAYBE = pattern(r"\d\s*/\s*\d|\d%|\d of \d|[Ee]poch|EPOCH")
+_MAYBE = pattern(r"\d\s*/\s*\d|\d%|\d of \d|[Ee]poch|EPOCH|steps['\"]?\s{0,3}[=:]")
 #: What each match of it has. To look for these takes a tenth of the time.
-_MARKS = ("/", "%", " of ", "poch", "POCH")
+_MARKS = ("/", "%", " of ", "poch", "POCH", "steps")
 #: What ends a state of a line: a redraw moves the cursor to the beginning of the line, back, or up.
 _REDRAWN = pattern(r"[\r\b]+|\x1b\[\d*[AF]")
 #: ``45%|####      | 45/100 [00:12<00:15,  3.6it/s]``. The share is computed from the counts, which are more precise.
@@ -83,6 +88,12 @@ _EPOCHS = pattern(
     r"['\"]?(?P<all>\d{1,9})(?![\w.%/:])",
     re.IGNORECASE,
 )
+#: The number of all steps: ``--max_train_steps 5000``, ``iterations=1000``, ``Total optimization steps = 60``.
+_STEPS = pattern(
+    r"(?<![\w-])-{0,2}(?:(?:num|n|max|total|train|training|optimi[sz]ation)[_ -]){0,3}"
+    r"(?:steps|iters|iterations|updates)['\"]?\s{0,3}[=:\s]\s{0,3}['\"]?(?P<all>\d{1,9})(?![\w.%/:])",
+    re.IGNORECASE,
+)
 #: What a line has behind the number of an epoch that is over: measured values.
 _MEASURED = pattern(r"\d\.\d|loss|acc", re.IGNORECASE)
 #: Bars with such words count no training.
@@ -103,7 +114,8 @@ class Counter:
 
     ``rank`` is its kind. ``since_s`` and ``drawn_s`` are when it was drawn first and last, ``lines`` and ``draws`` the
     numbers of the reader then. ``is_part``: it has begun anew, or belongs to one epoch. ``inner`` is the counter within
-    its present step.
+    its present step, and ``inner_at`` what was done when one began there last. ``is_sure``: the output has shown that
+    it is more than an epoch. ``epoch_from`` is the first number of an epoch since then, at ``done_from``.
     """
 
     total: float
@@ -117,6 +129,10 @@ class Counter:
     is_part: bool = False
     is_validation: bool = False
     inner: str | None = None
+    inner_at: float | None = None
+    is_sure: bool = False
+    epoch_from: float | None = None
+    done_from: float = 0.0
 
     @classmethod
     def from_plain(cls, fields: Fields) -> Counter:
@@ -136,6 +152,10 @@ class Counter:
             is_part=fields.flag("is_part"),
             is_validation=fields.flag("is_validation"),
             inner=fields.text_or_none("inner"),
+            inner_at=fields.number_or_none("inner_at"),
+            is_sure=fields.flag("is_sure"),
+            epoch_from=fields.number_or_none("epoch_from"),
+            done_from=fields.number("done_from"),
         )
 
 
@@ -155,8 +175,9 @@ class ProgressReader:
     """What the output of one run has shown so far. A worker that adopts the run goes on with these fields."""
 
     counters: dict[str, Counter] = field(default_factory=dict)
-    #: The number of epochs by arguments or settings, None if it is unknown.
+    #: The numbers of epochs and of steps by arguments or settings, None if they are unknown.
     declared: int | None = None
+    steps: int | None = None
     #: The numbers of the first epoch and of the newest one, and whether the output has their total beside them.
     first_epoch: float | None = None
     last_epoch: float = 0.0
@@ -164,9 +185,12 @@ class ProgressReader:
     #: How many other lines there were, and how often a counter was drawn.
     lines: int = 0
     draws: int = 0
-    #: The counter that is the whole, its share, and the points of the pace: times and shares.
+    #: The counter that is the whole, its share, and the points of the pace: times and shares. ``shown`` is the largest
+    #: share of a whole before it.
     whole: str | None = None
     share: float = 0.0
+    shown: float = 0.0
+    was_sure: bool = False
     points: list[tuple[float, float]] = field(default_factory=list)
     #: The unfinished last line of each stream.
     pending: dict[str, str] = field(default_factory=dict)
@@ -175,10 +199,13 @@ class ProgressReader:
     before_s: float = 0.0
 
     def declare(self, text: str) -> None:
-        """Look for the number of epochs in *text*, such as the arguments of the job. The first one counts."""
+        """Look for the numbers of epochs and steps in *text*, such as the arguments. The first one counts."""
         found = _EPOCHS.search(text)
         if found and self.declared is None and int(found["all"]):
             self.declared = int(found["all"])
+        found = _STEPS.search(text)
+        if found and self.steps is None and int(found["all"]):
+            self.steps = int(found["all"])
 
     def feed(self, written: bytes, now_s: float, stream: str = "", *, is_cut: bool = False) -> None:
         """Read what was *written* to *stream* until *now_s*, in seconds since the start of the run.
@@ -205,11 +232,18 @@ class ProgressReader:
         self.lines += len(states) - begin
         self._choose(now_s)
 
-    def progress(self, now_s: float) -> Progress | None:
+    def reading(self, now_s: float) -> Reading | None:
         """Return the progress at *now_s*, None if it is unknown. ``left_s`` is None before the run has its own pace."""
-        if self.whole is None:
+        if self.whole is None or self.share < self.shown:
             return None
-        return Progress(share=self.share, counts=self.counters[self.whole].text, left_s=self._left_s(now_s))
+        counter = self.counters[self.whole]
+        progress = Progress(share=self.share, counts=counter.text, left_s=self._left_s(now_s))
+        return Reading(progress, is_sure=self._is_sure(counter))
+
+    def progress(self, now_s: float) -> Progress | None:
+        """Return the progress at *now_s*, None if it is unknown or unsure."""
+        found = self.reading(now_s)
+        return found.progress if found is not None and found.is_sure else None
 
     def to_plain(self) -> dict[str, Any]:
         """Return it as plain values, but for the unfinished lines: they are read again."""
@@ -231,6 +265,7 @@ class ProgressReader:
         return cls(
             counters={key: Counter.from_plain(counters.below(key, "a counter of a run")) for key in counters},
             declared=fields.whole_or_none("declared"),
+            steps=fields.whole_or_none("steps"),
             first_epoch=fields.number_or_none("first_epoch"),
             last_epoch=fields.number("last_epoch"),
             is_total_beside=fields.flag("is_total_beside"),
@@ -238,6 +273,8 @@ class ProgressReader:
             draws=fields.whole("draws"),
             whole=whole,
             share=min(MAX_SHARE, max(0.0, fields.number("share"))),
+            shown=fields.number("shown"),
+            was_sure=fields.flag("was_sure"),
             points=[_point(fields, each) for each in fields.each("points")],
             at_s=fields.number("at_s"),
             before_s=fields.number("before_s"),
@@ -264,6 +301,7 @@ class ProgressReader:
         """Note the number of an epoch. Return whether it is the present epoch, of a known number of epochs."""
         number, beside = float(found["number"]), None if found["total"] is None else int(found["total"])
         is_measured = "." in found["number"] or not {"'", '"'}.isdisjoint(found[0])  # {'loss': 0.5, 'epoch': 1.5}
+        self._compare(number)
         if beside is None and self.is_total_beside:
             return False
         if beside is not None and not self.is_total_beside:  # what was read of other numbers counts no more
@@ -294,6 +332,18 @@ class ProgressReader:
         self._note_draw(counter, now_s)
         return True
 
+    def _compare(self, number: float) -> None:
+        """Note how far the bars are at the epoch *number*: one of all steps covers several epochs."""
+        for counter in self.counters.values():
+            if counter.rank != _STEP or counter.is_part:
+                continue
+            if counter.epoch_from is None:
+                counter.epoch_from, counter.done_from = number, counter.done
+                continue
+            share = (counter.done - counter.done_from) / counter.total
+            if share > 0 and (number - counter.epoch_from) / share >= MORE_THAN_ONE:
+                counter.is_sure = True
+
     def _total_of(self, number: float, beside: int | None) -> int | None:
         """Return the number of epochs. Where they count from 0, the one beside may be that of the last epoch."""
         if beside is None:
@@ -319,7 +369,16 @@ class ProgressReader:
         self._note_draw(counter, now_s)
         if not counter.is_validation and count.done < count.total:
             self._enter(key, counter)
+        if begins_anew:
+            self._note_beginning(key)
         return key
+
+    def _note_beginning(self, key: str) -> None:
+        """Note where in the counters around it the counter *key* begins anew. Once in each step: they are loops."""
+        for outer in self.counters.values():
+            if outer.inner == key and outer.rank == _STEP:
+                outer.is_sure = outer.is_sure or (outer.inner_at is not None and outer.done == outer.inner_at + 1)
+                outer.inner_at = outer.done
 
     def _enter(self, key: str, counter: Counter) -> None:
         """Let *counter* count within the present step of all counters around it that have no other one there."""
@@ -329,6 +388,7 @@ class ProgressReader:
                 is_older = False
             elif outer.inner is None and (outer.rank < counter.rank or (outer.rank == counter.rank and is_older)):
                 outer.inner = key
+                outer.inner_at = outer.done if outer.inner_at is None else outer.inner_at
                 if outer.rank == _EPOCH_OF_RUN:
                     outer.text = f"epoch {min(outer.done + 1, outer.total):g}/{outer.total:g}"
 
@@ -349,10 +409,12 @@ class ProgressReader:
         """Find the counter that is the whole, and note its share."""
         whole = min(
             (key for key, each in self.counters.items() if self._is_whole(each, now_s)),
-            key=lambda key: self.counters[key].rank,
+            key=lambda key: (self.counters[key].rank, not self._is_sure(self.counters[key])),
             default=None,
         )
         if whole != self.whole:
+            if self.was_sure:
+                self.shown = max(self.shown, self.share)
             ranks = {self.counters[key].rank for key in (whole, self.whole) if key in self.counters}
             if _MEASURED_EPOCH not in ranks:  # else both are of all steps, and neither was wrong
                 self.share = 0.0
@@ -360,6 +422,11 @@ class ProgressReader:
         if whole is not None:
             self.share = max(self.share, min(MAX_SHARE, self._share_of(self.counters[whole])))
             self._note_pace(now_s)
+        self.was_sure = whole is not None and self._is_sure(self.counters[whole])
+
+    def _is_sure(self, counter: Counter) -> bool:
+        """Return whether *counter* is that of the job for certain, if it is the whole."""
+        return counter.rank != _STEP or counter.is_sure or counter.total == self.steps
 
     def _is_whole(self, counter: Counter, now_s: float) -> bool:
         if counter.is_part or counter.is_validation:
@@ -409,9 +476,10 @@ def _point(fields: Fields, plain: Any) -> tuple[float, float]:
     return plain[0], plain[1]
 
 
-def progress_of(written: bytes) -> Progress | None:
-    """Return the progress that the end of the output of an ended run shows, or None."""
+def progress_of(written: bytes, command: str = "") -> Progress | None:
+    """Return the progress that the end of the output of an ended run shows, or None. *command* has its arguments."""
     reader = ProgressReader()
+    reader.declare(command)
     reader.feed(written, 0.0)
     reader.feed(b"", 0.0)
     return reader.progress(0.0)

@@ -41,13 +41,14 @@ class RelayRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunProgress:
-    """The progress of a run as its worker has read it from the output: the fields of a ``Progress``."""
+    """The progress of a run as its worker has read it from the output: the fields of a ``Reading``."""
 
     job: int
     token: str
     share: float
     counts: str = ""
     left_s: float | None = None
+    is_sure: bool = True
 
 
 class DeliveredFile(str, Enum):

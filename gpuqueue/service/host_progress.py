@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpuqueue.model.job import Job
-from gpuqueue.model.progress import Progress
+from gpuqueue.model.progress import Progress, Reading
 from gpuqueue.model.relay import RunProgress
 from gpuqueue.service.relay_requests import ProgressRequest
 from gpuqueue.service.relays import Relays
@@ -31,7 +31,7 @@ WAIT_S, LATE_S = 1.0, 10.0
 MOST_HOSTS = 1000
 
 #: The progress of runs, by job and attempt.
-Known = Mapping[tuple[int, int], Progress]
+Known = Mapping[tuple[int, int], Reading]
 
 
 class _Host:
@@ -50,14 +50,14 @@ class HostProgress:
         self._relays = relays
         self._hosts: OrderedDict[str, _Host] = OrderedDict()
 
-    async def of(self, jobs: Iterable[Job]) -> dict[int, Progress]:
+    async def of(self, jobs: Iterable[Job]) -> dict[int, Reading]:
         """Return the progress of *jobs*, which run on other hosts, by job id. A host that does not answer has none."""
         jobs = list(jobs)
         names = sorted({job.host for job in jobs if job.host is not None})
         answers = dict(zip(names, await asyncio.gather(*map(self._of_host, names)), strict=True))
         # A host answers only for its own jobs: those that the queue knows to run there.
         found = ((job.id, answers.get(job.host or "", {}).get((job.id, job.attempt))) for job in jobs)
-        return {job_id: progress for job_id, progress in found if progress is not None}
+        return {job_id: reading for job_id, reading in found if reading is not None}
 
     async def _of_host(self, name: str) -> Known:
         host = self._hosts.setdefault(name, _Host())
@@ -102,5 +102,6 @@ def _checked(runs: Iterable[RunProgress]) -> Known:
         if 0 <= run.share <= 1 and attempt.isascii() and attempt.isdecimal() and len(attempt) < 10:  # noqa: PLR2004 - digits
             left_s = None if run.left_s is None else min(max(0.0, run.left_s), MAX_S)
             counts = short(run.counts, MOST_COLUMNS)
-            found[run.job, int(attempt)] = Progress(share=run.share, counts=counts, left_s=left_s)
+            progress = Progress(share=run.share, counts=counts, left_s=left_s)
+            found[run.job, int(attempt)] = Reading(progress, is_sure=run.is_sure)
     return found

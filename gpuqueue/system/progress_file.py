@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from gpuqueue.errors import Unreadable
-from gpuqueue.model.progress import Progress
+from gpuqueue.model.progress import Progress, Reading
 from gpuqueue.system.safe_open import read_small
 from gpuqueue.text.json_fields import loaded
 from gpuqueue.text.sanitize import short
@@ -24,22 +24,23 @@ RENEW_S = 10.0
 MOST_COLUMNS = 80
 
 
-def written(progress: Progress) -> str:
-    """Return the content of the file for the *progress* of this moment."""
-    plain = {"share": progress.share, "counts": progress.counts, "left_s": progress.left_s, "at_s": time.monotonic()}
-    return json.dumps(plain)
+def written(reading: Reading) -> str:
+    """Return the content of the file for what the output shows at this moment."""
+    found = reading.progress
+    plain = {"share": found.share, "counts": found.counts, "left_s": found.left_s, "is_sure": reading.is_sure}
+    return json.dumps({**plain, "at_s": time.monotonic()})
 
 
-def read(directory: Path) -> Progress | None:
-    """Return the progress in the run directory *directory*, or None if it is unknown."""
+def read(directory: Path) -> Reading | None:
+    """Return what the output has shown by the run directory *directory*, or None if nothing."""
     try:
         fields = loaded(read_small(directory / NAME, MOST_BYTES), "the progress of a run")
         share, left_s = fields.number("share"), fields.number_or_none("left_s")
-        counts, at_s = fields.text("counts"), fields.number("at_s")
+        counts, at_s, is_sure = fields.text("counts"), fields.number("at_s"), fields.flag("is_sure")
     except (OSError, Unreadable):  # none yet, or the job has put something else there
         return None
     if not 0 <= share <= 1:
         return None
     if left_s is not None:
         left_s = max(0.0, left_s - min(max(0.0, time.monotonic() - at_s), RENEW_S))
-    return Progress(share=share, counts=short(counts, MOST_COLUMNS), left_s=left_s)
+    return Reading(Progress(share=share, counts=short(counts, MOST_COLUMNS), left_s=left_s), is_sure=is_sure)

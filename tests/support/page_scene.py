@@ -16,7 +16,8 @@ from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.dependencies import Waits
 from gpuqueue.model.device import Health
 from gpuqueue.model.job_spec import Account, Priority
-from gpuqueue.model.progress_reader import progress_of
+from gpuqueue.model.progress import Reading
+from gpuqueue.model.progress_reader import ProgressReader
 from gpuqueue.model.run import RunDevice
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
@@ -73,11 +74,18 @@ def run_job(queue: JobQueue, offer: Offer, log: Path, **fields: Any) -> Claim:
 
 
 def keep_progress(log: Path, text: bytes) -> None:
-    """Keep the progress that *text* shows beside the *log*, as a worker does. The time left is that of an hour."""
-    found = progress_of(text)
-    if found is not None:
+    """Keep the progress that *text* shows beside the *log*, as a worker does. The time left is that of an hour.
+
+    A bar alone is that of the job here.
+    """
+    reader = ProgressReader()
+    for written in (text, b""):
+        reader.feed(written, 0.0)
+    reading = reader.reading(0.0)
+    if reading is not None:
+        found = reading.progress
         left_s = None if not found.share else 3600 * (1 - found.share) / found.share
-        log.with_name(progress_file.NAME).write_text(progress_file.written(replace(found, left_s=left_s)))
+        log.with_name(progress_file.NAME).write_text(progress_file.written(Reading(replace(found, left_s=left_s))))
 
 
 def start_run(

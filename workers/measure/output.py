@@ -66,7 +66,7 @@ class RunOutput:
         self._reader = ProgressReader()
         self._reader.declare(command)
         self._offsets: dict[str, int] = {}
-        self._shown: tuple[str, float, bool] | None = None
+        self._shown: tuple[str, float, bool, bool] | None = None
         self._shown_s = 0.0
         self.kept: dict[str, Any] | None = None
         #: What the run has written so far, in bytes, without the lines that the worker has added to its log, and when
@@ -97,15 +97,16 @@ class RunOutput:
             "own_bytes": self.own_bytes,
             "written_s": self.written_s,
         }
-        progress = self._reader.progress(now_s)
-        if progress is None:
+        reading = self._reader.reading(now_s)
+        if reading is None:
             if self._shown is not None:
                 directory.drop_progress()
             self._shown = None
             return
-        shown = (progress.counts, round(progress.share, 3), progress.left_s is None)
+        progress = reading.progress
+        shown = (progress.counts, round(progress.share, 3), progress.left_s is None, reading.is_sure)
         if shown != self._shown or now_s - self._shown_s >= progress_file.RENEW_S:
-            directory.keep_progress(progress)
+            directory.keep_progress(reading)
             self._shown, self._shown_s = shown, now_s
 
     def _note_size(self, directory: RunDir, now_s: float) -> None:
@@ -125,9 +126,10 @@ class RunOutput:
 
     def step(self, now_s: float) -> Step | None:
         """Return the step at which the run is, None if its output has shown none or too few, or its work is done."""
-        progress = self._reader.progress(now_s)
-        if progress is None or progress.share >= MAX_SHARE or self._steps < LEAST_STEPS:
+        reading = self._reader.reading(now_s)
+        if reading is None or reading.progress.share >= MAX_SHARE or self._steps < LEAST_STEPS:
             return None
+        progress = reading.progress
         return Step(progress.counts or progress.percent, now_s - self._step_s, self._longest_s)
 
     def _read(self, path: str, name: str, now_s: float) -> None:

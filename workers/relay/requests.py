@@ -253,9 +253,10 @@ def progress_of_runs(settings: Settings) -> Iterator[dict[str, Any]]:
         directory = run.run_directory(settings)
         if not os.path.lexists(directory / "claim"):
             continue
-        progress = progress_file.read(directory)
-        if progress is not None:
-            yield {"job": run.job_id, "token": run.token, **to_stored(progress)}
+        reading = progress_file.read(directory)
+        if reading is not None:
+            progress = to_stored(reading.progress)
+            yield {"job": run.job_id, "token": run.token, **progress, "is_sure": reading.is_sure}
 
 
 class OpenTerminal:

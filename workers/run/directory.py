@@ -25,7 +25,7 @@ from gpuqueue.codec import figures_file
 from gpuqueue.codec.wire import from_plain, to_stored
 from gpuqueue.errors import Unreadable
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model.progress import Progress
+from gpuqueue.model.progress import Reading
 from gpuqueue.model.run import Ending, EndingKind, RunDevice, RunNote
 from gpuqueue.model.run_figures import RunFigures
 from gpuqueue.system import progress_file
@@ -294,9 +294,9 @@ class RunDir:
             kept = spec.below("meters", "the figures of a run") if spec is not None and "meters" in spec else None
         return kept
 
-    def keep_progress(self, progress: Progress) -> None:
+    def keep_progress(self, reading: Reading) -> None:
         """Write the progress of the run for those who look at the queue."""
-        self._put(progress_file.NAME, progress_file.written(progress))
+        self._put(progress_file.NAME, progress_file.written(reading))
 
     def keep_figures(self, figures: RunFigures) -> None:
         """Write the figures of the run so far for those who look at the job."""

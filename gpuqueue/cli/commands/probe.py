@@ -153,7 +153,7 @@ def _found(client: Client, record: Record) -> tuple[probed.Probed, progress.Prog
 
     """
     written = client.logs.end(record, max(progress_reader.TAIL_BYTES, render.LOG_BYTES))
-    last = progress_reader.progress_of(written)
+    last = progress_reader.progress_of(written, record.job.spec.command)
     run = record.last_run
     found = None if run is None else probed.probed(run, last, client.settings.headroom_bytes)
     if found is not None and found.mem_bytes is not None and record.advice is not None:

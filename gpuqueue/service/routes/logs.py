@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from gpuqueue.client.log_places import with_run
 from gpuqueue.client.logs import Logs
-from gpuqueue.client.progress import with_usual
+from gpuqueue.client.progress import job_progress
 from gpuqueue.client.remote.link import WARNING
 from gpuqueue.client.remote.log_tail import KNOWN, NEXT
 from gpuqueue.client.run_logs import figures_of
@@ -264,6 +264,4 @@ async def progress_elsewhere(request: Request, jobs: Sequence[Job]) -> dict[int,
     """Return the progress of *jobs* of other hosts, whose logs the caller may read."""
     site = site_of(request)
     found = await site.host_progress.of(jobs)
-    if all(each.left_s is not None for each in found.values()):
-        return found
-    return await site.work(request, lambda call: with_usual(call.connection, jobs, found), is_first=False)
+    return await site.work(request, lambda call: job_progress(call.connection, jobs, found), is_first=False)

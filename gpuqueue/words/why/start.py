@@ -47,10 +47,20 @@ def start_lines(found: Why, explanation: Explanation) -> Iterator[str]:
 
 
 def left_s(found: Why, explanation: Explanation) -> float | None:
-    """Return the time until all runs in the way have probably ended, in seconds, or None if one of them is unknown."""
-    known = [found.progress[each] for each in explanation.runs_in_the_way if each in found.progress]
-    times = [each.left_s for each in known if each.left_s is not None]
+    """Return the time until all runs in the way have probably ended, in seconds, or None if one of them is unknown.
+
+    A run whose output shows none takes as long as earlier runs of the same command.
+    """
+    known = [_left_s(found, each) for each in explanation.runs_in_the_way]
+    times = [each for each in known if each is not None]
     return max(times) if times and len(times) == len(explanation.runs_in_the_way) else None
+
+
+def _left_s(found: Why, job_id: int) -> float | None:
+    progress, usual = found.progress.get(job_id), found.usual.get(job_id)
+    if progress is not None and progress.left_s is not None:
+        return progress.left_s
+    return usual.left_s if usual is not None and usual.is_alike else None
 
 
 def limits_of(explanation: Explanation) -> str:
@@ -123,16 +133,17 @@ def _progress(found: Why, job_id: int) -> Iterator[str]:
 
 
 def _usual(found: Why, job_id: int) -> Iterator[str]:
-    """Yield how long earlier runs of the same name as the job *job_id* took, unless its time left is known."""
+    """Yield how long earlier runs of the job *job_id* took, unless its time left is known by its progress."""
     if job_id in found.progress and found.progress[job_id].left_s is not None:
         return
     usual, before = found.usual.get(job_id), found.outlived.get(job_id)
     if before is not None:
         runs = "the last run" if before == 1 else f"each of the last {before} runs"
-        yield f"{called(found, job_id)}: it has lasted longer than {runs} of its name: its end is unknown"
+        yield f"{called(found, job_id)}: it has lasted longer than {runs} like it: its end is unknown"
     if usual is not None:
+        which = "earlier runs of this command" if usual.is_alike else "runs of its name"
         yield (
-            f"{called(found, job_id)}: runs of its name took {format_duration(usual.median_s)} (half of them), "
+            f"{called(found, job_id)}: {which} took {format_duration(usual.median_s)} (half of them), "
             f"{format_duration(usual.p90_s)} (nine of ten), in {count(usual.runs, 'run')} that lasted as long"
         )
 

@@ -66,7 +66,7 @@ def site(tmp_path: Path, store_url: str) -> Iterator[Site]:
 
 def words_of(place: Path, what: str, *options: str) -> list[str]:
     """Return the words of a probe of the script."""
-    return ["probe", str(place / "train.py"), "--python", sys.executable, *options, "--", what]
+    return ["probe", str(place / "train.py"), "--python", sys.executable, *options, "--", what, "--max_steps=2000"]
 
 
 def proofs(site: Site, place: Path) -> list[Proof]:

@@ -161,12 +161,12 @@ def test_show_prints_the_current_state_of_a_running_job(site: Site) -> None:
     """
     site.make_tables()
     site.start_worker()
-    writes = "printf ' 50%%|#####     | 5/10 [00:05<00:05]\\r'; sleep 600"
+    writes = "printf ' epoch 1/1:  50%%|#####     | 5/10 [00:05<00:05]\\r'; sleep 600"
     job_id = site.cli("submit", "--mem", "1G", "--", "sh", "-c", writes).stdout.strip()
 
     def story() -> str | None:
         shown = site.cli("show", job_id).stdout
-        return shown if " 5/10, 50 %" in shown else None
+        return shown if "epoch 1/1, 50 %" in shown else None
 
     shown = until(story, timeout_s=30, what="its progress in its story")
     site.cli("cancel", job_id)

@@ -23,7 +23,7 @@ from gpuqueue.text.units import GIB
 TOP = [str(BIN / "gpuqueue"), "top", "--interval", "0.2"]
 BAR = (
     "import sys; "
-    "print(' 25%|##5       | 25/100 [00:10<00:30,  2.5it/s]', end='', file=sys.stderr, flush=True); "
+    "print('epoch 1/1:  25%|##5       | 25/100 [00:10<00:30,  2.5it/s]', end='', file=sys.stderr, flush=True); "
     "open(sys.argv[1]).read()"
 )
 
@@ -38,7 +38,7 @@ def test_a_running_jobs_progress_is_seen_live(site: Site, tmp_path: Path) -> Non
     job_id = int(site.cli("submit", "--mem", "1G", "--name", "mine", "--", "python3", "-c", BAR, str(done)).stdout)
 
     with Terminal(TOP, site.environ) as terminal:
-        terminal.shows("25/100, 25 %")
+        terminal.shows("epoch 1/1, 25 %")
         terminal.press("l")
         terminal.shows("25%|##5")
         terminal.press("d")

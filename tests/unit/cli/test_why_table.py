@@ -370,7 +370,7 @@ def test_the_progress_of_the_runs_in_the_way_shows_when_there_is_room() -> None:
     Without it, or for a run without a time left, earlier runs show how long it takes.
     """
     start = Start(at_ms=None, devices=("a-0",), blockers=(3, 4))
-    usual = {each: Usual(median_s=3600, p90_s=7200, runs=2) for each in (3, 4)}
+    usual = {each: Usual(median_s=3600, p90_s=7200, runs=2, left_s=3000) for each in (3, 4)}
     found = replace(FOUND, explanation=replace(EXPLANATION, start=start), usual=usual)
     far = Progress(share=0.145, counts="epoch 3/20", left_s=7800)
 
@@ -388,6 +388,8 @@ def test_the_progress_of_the_runs_in_the_way_shows_when_there_is_room() -> None:
         WAITS, both
     )
     assert ", in about" not in waits_in_brief(WAITS, replace(found, progress={3: far}))
+    alike = {**usual, 4: replace(usual[4], is_alike=True, left_s=9000)}
+    assert ", in about 2:30:00" in waits_in_brief(WAITS, replace(found, progress={3: far}, usual=alike))
 
 
 @pytest.mark.parametrize(

@@ -24,30 +24,42 @@ def bar(percent: int, label: str = "") -> str:
     return "\r" + BAR.format(percent=percent, label=label and f"{label}: ")
 
 
-def read(parts: Iterable[str], *, each_s: float = 1.0, declared: str = "") -> list[Progress | None]:
-    """Return the progress after each of *parts* of an output, which follow each other in *each_s* seconds."""
+def read(
+    parts: Iterable[str], *, each_s: float = 1.0, declared: str = "", unsure: bool = True
+) -> list[Progress | None]:
+    """Return the progress after each of *parts* of an output, which follow each other in *each_s* seconds.
+
+    *unsure*: also of a bar that may be that of the first epoch.
+    """
     reader, found = ProgressReader(), []
     reader.declare(declared)
     for number, part in enumerate(parts, 1):
         reader.feed(part.encode(), number * each_s)
         reader.feed(b"", number * each_s)
-        found.append(reader.progress(number * each_s))
+        reading = reader.reading(number * each_s)
+        found.append(reading.progress if reading is not None and (unsure or reading.is_sure) else None)
     return found
 
 
-def shares(parts: Iterable[str], *, declared: str = "") -> list[float | None]:
-    """Return the shares that are shown after each of *parts*, to the per mille."""
-    return [None if each is None else round(each.share, 3) for each in read(parts, declared=declared)]
+def at_end(log: str) -> Progress | None:
+    """Return what a whole *log* shows, also a bar that may be that of the first epoch."""
+    return read([log])[-1]
+
+
+def shares(parts: Iterable[str], *, declared: str = "", unsure: bool = True) -> list[float | None]:
+    """Return the shares that are read after each of *parts*, to the per mille. *unsure* is that of :func:`read`."""
+    found = read(parts, declared=declared, unsure=unsure)
+    return [None if each is None else round(each.share, 3) for each in found]
 
 
 def test_the_real_tqdm_is_read() -> None:
-    """A single bar is the whole work."""
+    """A single bar shows what it counts."""
     log = io.StringIO()
     shown = tqdm(total=200, file=log, mininterval=0, desc="train", postfix="loss=0.3")
     for _ in range(50):
         shown.update()
 
-    assert progress_of(log.getvalue().encode()) == Progress(share=0.25, counts="50/200")
+    assert at_end(log.getvalue()) == Progress(share=0.25, counts="50/200")
     shown.close()
 
 
@@ -57,7 +69,7 @@ def test_the_real_tqdm_with_scaled_units_is_read() -> None:
     shown = tqdm(total=4_000_000, unit="B", unit_scale=True, file=log, mininterval=0)
     shown.update(1_000_000)
 
-    assert progress_of(log.getvalue().encode()) == Progress(share=0.25, counts="1.00M/4.00M")
+    assert at_end(log.getvalue()) == Progress(share=0.25, counts="1.00M/4.00M")
     shown.close()
 
 
@@ -87,7 +99,7 @@ def test_the_real_tqdm_with_scaled_units_is_read() -> None:
 )
 def test_what_programs_write_is_read(log: str, words: str) -> None:
     """Epochs and the steps within them are read together."""
-    found = progress_of(log.encode())
+    found = at_end(log)
     assert found is not None
     assert words == found.words
 
@@ -362,3 +374,63 @@ def test_an_endless_line_is_no_trap(text: bytes) -> None:
     """A very long line is read quickly, as at the end of a binary file."""
     assert progress_of(text) is None
     assert steps_in(text) is None
+
+
+def test_a_bar_alone_is_not_sure_to_be_that_of_the_job() -> None:
+    """Regression: a job in the first of 90 epochs showed 98 %. Nothing in its output told that from the whole."""
+    for first in (bar(98), "98/100 ━━━━━━━━━━ 3s 35ms/step", "step 98/100\n", bar(98, "Map")):
+        assert [None, None] == shares([first, first], unsure=False)
+        assert progress_of(first.encode()) is None
+        assert 0.98 == (at_end(first) or Progress(share=0)).share
+
+
+@pytest.mark.parametrize(
+    ("parts", "declared"),
+    [
+        ([bar(10), "{'loss': 0.5, 'epoch': 0.3}\n", bar(50), "{'loss': 0.4, 'epoch': 1.5}\n"], ""),
+        ([bar(10), "\nepoch 3 loss 0.5\n", bar(50), "\nepoch 7 loss 0.4\n"], ""),
+        ([bar(50)], "train.py --max_train_steps 100"),
+        (["Total optimization steps = 100\n", bar(50)], ""),
+        ([outer for step in (1, 2, 3) for outer in (f"\r 9%|#  | {step}/90\n", bar(0), bar(99))], ""),
+    ],
+)
+def test_a_bar_is_sure_once_it_covers_more_than_an_epoch(parts: list[str], declared: str) -> None:
+    """The epochs rise within it, the arguments name its steps, or it goes on by one for each bar within it."""
+    assert None is not shares(parts, declared=declared, unsure=False)[-1]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [bar(10), "{'loss': 0.5, 'epoch': 0.1}\n", bar(50), "{'loss': 0.4, 'epoch': 0.5}\n", bar(90)],
+        [bar(10), "\nbest epoch 3\n", "epoch 3 loss 0.5\n", bar(50), "\nepoch 3 loss 0.4\n"],
+        [bar(50), "\r 0%|#  | 0/9", "\r 99%|#  | 8/9", bar(60), "\r 0%|#  | 0/9", bar(70), "\r 0%|#  | 0/9"],
+        [bar(40) + "\n", *["\n".join(f"\r{at}%|#  | {at}/9 [0]" for at in (1, 5, 8)) + "\n"] * 5],
+    ],
+)
+def test_a_bar_of_one_epoch_stays_unsure(parts: list[str]) -> None:
+    """Neither the epochs in it, nor validations in it, nor bars behind one that was left show that it is the whole."""
+    assert {None} == set(shares(parts, unsure=False))
+
+
+def test_what_was_shown_never_falls() -> None:
+    """If what was shown turns out to be a part, nothing is shown until more is done than that."""
+    sure = [bar(10), "epoch 1 loss 1\n", bar(30), "epoch 2 loss 1\n", bar(60)]
+    later = [bar(0), *(f"epoch {epoch}/10 loss 0.1\n" for epoch in (3, 5, 6, 7))]
+    assert [0.3, 0.6, None, None, None, 0.6, 0.7] == shares([*sure, *later], unsure=False)[-7:]
+
+
+@pytest.mark.parametrize("program", ["trainer", "nested", "keras", "labels", "lightning"])
+@pytest.mark.parametrize("into", ["pipe", "terminal"])
+def test_real_programs_are_read_without_their_arguments(program: str, into: str) -> None:
+    """What is shown rises to the end, and is never far above what is done."""
+    written = (Path(__file__).parents[2] / "golden" / "outputs" / f"{program}.{into}").read_bytes()
+    reader, found = ProgressReader(), []
+    for at in range(0, len(written), 50):
+        reader.feed(written[at : at + 50], at / 50)
+        progress = reader.progress(at / 50)
+        if progress is not None:
+            found.append(progress.share)
+            assert progress.share <= at / len(written) + 0.4
+    assert sorted(found) == found
+    assert MAX_SHARE == found[-1]

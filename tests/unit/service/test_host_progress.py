@@ -11,7 +11,7 @@ import pytest
 from factories import make_spec
 
 from gpuqueue.model.job import Job, JobState
-from gpuqueue.model.progress import Progress
+from gpuqueue.model.progress import Progress, Reading
 from gpuqueue.model.relay import RelayKind, RunProgress
 from gpuqueue.service import host_progress
 from gpuqueue.service.host_progress import HostProgress
@@ -56,8 +56,8 @@ def test_viewers_share_a_request() -> None:
         viewers = [asyncio.ensure_future(site.of([job(5), job(6)])) for _ in range(3)]
         await asyncio.sleep(0)
         await answer(relays, reported(5), reported(7))
-        assert [{5: Progress(share=0.5, counts="1/2")}] * 3 == await asyncio.gather(*viewers)
-        assert {7: Progress(share=0.5, counts="1/2")} == await site.of([job(7)])
+        assert [{5: Reading(Progress(share=0.5, counts="1/2"))}] * 3 == await asyncio.gather(*viewers)
+        assert {7: Reading(Progress(share=0.5, counts="1/2"))} == await site.of([job(7)])
         assert () == await relays.poll("gpu2", 0)
         assert {} == relays._hosts
 
@@ -77,7 +77,7 @@ def test_hosts_are_asked_at_a_time_and_each_answers_for_its_own_jobs() -> None:
         await answer(relays, reported(5), reported(6), reported(7))
         await answer(relays, reported(5, counts="other"), reported(6, counts="6"), host="gpu3")
         found = await viewer
-        assert {5: "1/2", 6: "6"} == {job_id: each.counts for job_id, each in found.items()}
+        assert {5: "1/2", 6: "6"} == {job_id: each.progress.counts for job_id, each in found.items()}
 
     within(main)
 
@@ -102,9 +102,9 @@ def test_what_a_host_says_is_checked() -> None:
         )
         found = await viewer
         assert {1, 6} == found.keys()
-        assert "\x1b" not in found[1].words
-        assert len(found[1].counts) <= host_progress.MOST_COLUMNS
-        assert 0 == found[1].left_s
+        assert "\x1b" not in found[1].progress.words
+        assert len(found[1].progress.counts) <= host_progress.MOST_COLUMNS
+        assert 0 == found[1].progress.left_s
 
     within(main)
 

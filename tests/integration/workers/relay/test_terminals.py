@@ -16,7 +16,7 @@ import pytest
 from bounded import until
 from host_service import HostService
 
-from gpuqueue.model.progress import Progress
+from gpuqueue.model.progress import Progress, Reading
 from gpuqueue.model.terminal_size import Window
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system import progress_file
@@ -189,10 +189,13 @@ def test_open_terminals_hold_up_no_other_request(
 @pytest.mark.usefixtures("served")
 def test_the_progress_of_all_runs_is_sent(service: HostService, settings: Settings, directory: Path) -> None:
     """Of those that go on. Others, and runs without progress or with a file that is damaged, are left out."""
-    shown = Progress(share=0.3, counts="epoch 3/10")
+    shown = Reading(Progress(share=0.3, counts="epoch 3/10"))
     (directory / "progress").write_text(progress_file.written(shown))
     for name, files in {
-        "2.1.b": {"claim": "{}", "progress": progress_file.written(replace(shown, left_s=20.0))},
+        "2.1.b": {
+            "claim": "{}",
+            "progress": progress_file.written(Reading(replace(shown.progress, left_s=20.0), is_sure=False)),
+        },
         "3.1.c": {"claim": "{}", "log": "hello\n"},
         "4.1.d": {"progress": progress_file.written(shown)},
         "5.1.e": {"claim": "{}", "progress": '{"share": 2, "counts": "", "at_s": 0}'},
@@ -209,7 +212,7 @@ def test_the_progress_of_all_runs_is_sent(service: HostService, settings: Settin
     until(lambda: "p1" in service.progress, what="the answer")
 
     first, second = sorted(service.progress["p1"], key=lambda each: each["job"])
-    assert {"job": 1, "token": "1.a", "share": 0.3, "counts": "epoch 3/10"} == first
-    assert (2, "epoch 3/10") == (second["job"], second["counts"])
+    assert {"job": 1, "token": "1.a", "share": 0.3, "counts": "epoch 3/10", "is_sure": True} == first
+    assert (2, "epoch 3/10", False) == (second["job"], second["counts"], second["is_sure"])
     assert 10 <= second["left_s"] <= 20
     assert {} == service.done

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from factories import make_spec
 
-from gpuqueue.model.progress import Progress
+from gpuqueue.model.progress import Progress, Reading
 from gpuqueue.model.run import RunDevice
 from gpuqueue.system import progress_file
 from workers.measure import output as module
@@ -48,7 +48,7 @@ def test_the_progress_is_beside_the_log(directory: RunDir) -> None:
     write(directory, "50/100 ━━━━━━━━━━ 3s 35ms/step\n")
     run.read_output(103.0)
 
-    assert Progress(share=0.625, counts="epoch 3/4") == progress_file.read(directory.path)
+    assert Reading(Progress(share=0.625, counts="epoch 3/4")) == progress_file.read(directory.path)
     directory.settle()
     assert not (directory.path / "progress").exists()
 
@@ -63,7 +63,7 @@ def test_both_outputs_and_the_arguments_count_together(directory: RunDir) -> Non
     run.read_output(102.0)
     run.read_output(103.0)
 
-    assert Progress(share=0.4, counts="epoch 2/4") == progress_file.read(directory.path)
+    assert Reading(Progress(share=0.4, counts="epoch 2/4")) == progress_file.read(directory.path)
 
 
 def test_a_progress_that_is_unknown_again_is_removed(directory: RunDir) -> None:
@@ -84,7 +84,7 @@ def test_of_much_output_a_part_is_read(directory: RunDir, monkeypatch: pytest.Mo
     run = live(directory)
     run.read_output(101.0)
 
-    assert Progress(share=0.75, counts="epoch 3/4") == progress_file.read(directory.path)
+    assert Reading(Progress(share=0.75, counts="epoch 3/4")) == progress_file.read(directory.path)
     assert module.BEGIN_BYTES + module.END_BYTES == sum(read)
     run.read_output(102.0)
     assert module.BEGIN_BYTES + module.END_BYTES == sum(read)
@@ -108,7 +108,7 @@ def test_an_output_that_is_none_shows_nothing(directory: RunDir, what: str) -> N
         log.write_text("epoch 4/4 loss 0.1\n")
     run.read_output(102.0)
 
-    assert Progress(share=0.25, counts="epoch 1/4") == progress_file.read(directory.path)
+    assert Reading(Progress(share=0.25, counts="epoch 1/4")) == progress_file.read(directory.path)
 
 
 def test_a_worker_that_adopts_the_run_reads_on(directory: RunDir) -> None:
@@ -124,25 +124,25 @@ def test_a_worker_that_adopts_the_run_reads_on(directory: RunDir) -> None:
     write(directory, "step 90/100\n")
     second_run.read_output(104.0)
 
-    assert Progress(share=0.9, counts="step 90/100") == progress_file.read(directory.path)
+    assert Reading(Progress(share=0.9, counts="step 90/100"), is_sure=False) == progress_file.read(directory.path)
     kept = json.loads((directory.path / "meters").read_text())
     directory.keep_meters({**kept, "output": {"offsets": {}, "reader": {"counters": 3}}})
     third = LiveRun(held=HELD, directory=directory, since_s=104.0)
     third.resume()
     third.read_output(105.0)
-    assert Progress(share=0.9, counts="step 90/100") == progress_file.read(directory.path)
+    assert Reading(Progress(share=0.9, counts="step 90/100"), is_sure=False) == progress_file.read(directory.path)
 
 
 def test_the_time_left_falls_between_two_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For as long as the worker may take to write it again: a worker that is gone says nothing more."""
     clock_s = [900.0, 1100.0, 1004.0, 1000.0, 1000.0]
     monkeypatch.setattr(time, "monotonic", clock_s.pop)
-    (tmp_path / "progress").write_text(progress_file.written(Progress(share=0.5, counts="5/10", left_s=60.0)))
+    (tmp_path / "progress").write_text(progress_file.written(Reading(Progress(share=0.5, counts="5/10", left_s=60.0))))
     found = []
     while clock_s:
-        progress = progress_file.read(tmp_path)
-        assert progress is not None
-        found.append(progress.left_s)
+        reading = progress_file.read(tmp_path)
+        assert reading is not None
+        found.append(reading.progress.left_s)
 
     assert [60, 56, 50, 60] == found
 
