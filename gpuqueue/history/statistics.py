@@ -5,6 +5,10 @@ statement answers for a period, for each of its days, and for each device step b
 
 The runs are read twice: once for the sums, and once for the waits, whose percentiles need the runs in order. Both times
 the groups and the total come from the same rows.
+
+The time of a device is shared by its runs: at each moment by their allocated memory. With ``level`` as the memory of
+all runs on the device, a run of ``weight`` has the integral of weight / level. So one window over the moments at which
+runs begin and end gives the integral of 1 / level, and a run has its difference between its end and its begin.
 """
 
 from __future__ import annotations
@@ -61,7 +65,24 @@ def statistics(
         total = found.pop((), Figures())
         groups = _groups(connection, by, found)
     longer = stretch(connection, since=since, until=until, user=user)
-    return Statistics(by=by, since=since, until=until, groups=tuple(groups), total=total, stretch=longer)
+    first_at, last_at = _reach_of_history(connection, until)
+    return Statistics(
+        by=by,
+        since=since,
+        until=until,
+        groups=tuple(groups),
+        total=total,
+        stretch=longer,
+        first_at=first_at,
+        last_at=last_at,
+    )
+
+
+def _reach_of_history(connection: sa.Connection, until: datetime) -> tuple[datetime | None, datetime | None]:
+    """Return when the first job of all was submitted, and when the last run ended: *until* if one goes on."""
+    first_at = connection.scalar(sa.select(sa.func.min(jobs.c.submitted_at)))
+    goes_on = connection.scalar(sa.select(runs.c.job_id).where(runs.c.ended_at.is_(None)).limit(1))
+    return first_at, until if goes_on is not None else connection.scalar(sa.select(sa.func.max(runs.c.ended_at)))
 
 
 def course(
@@ -286,16 +307,93 @@ def _once() -> sa.ColumnElement[int]:
     return sa.case((sa.func.coalesce(run_devices.c.device_index, 0) == 0, 1), else_=0)
 
 
+def _within(begin: Any, end: Any) -> tuple[sa.ColumnElement[float], sa.ColumnElement[float]]:
+    """Return when a run began and ended between *begin* and *end*, in seconds since 1970."""
+    start_s = sa.case((runs.c.claimed_at < begin, _seconds(begin)), else_=_seconds(runs.c.claimed_at))
+    over = sa.or_(runs.c.ended_at.is_(None), runs.c.ended_at > end)
+    end_s = sa.case((over, _seconds(end)), else_=_seconds(runs.c.ended_at))
+    # Its shim measured how long it ran, without the time in which its host was suspended. A clock goes on meanwhile.
+    ran_until_s = _seconds(runs.c.started_at) + runs.c.duration_s
+    return start_s, sa.case((ran_until_s < end_s, ran_until_s), else_=end_s)
+
+
+def _weight() -> sa.ColumnElement[float]:
+    """Return by what a run shares the time of a device. A run without memory counts as one byte."""
+    return sa.cast(run_devices.c.lease_bytes, sa.Double) + 1.0
+
+
+def _shared(steps: Steps) -> sa.CTE:
+    """Return the integral of 1 / level of each device, at each moment at which a run or a step begins or ends there."""
+    since, until = (sa.literal(each, UtcDateTime) for each in (steps[0][0], steps[-1][1]))
+    begin_s, end_s = _within(since, until)
+    spans = (
+        sa.select(
+            run_devices.c.device_uuid.label("device"),
+            begin_s.label("begin_s"),
+            end_s.label("end_s"),
+            _weight().label("weight"),
+        )
+        .select_from(_with_devices(runs))
+        .where(
+            run_devices.c.device_uuid.is_not(None),
+            sa.or_(runs.c.ended_at >= since, runs.c.ended_at.is_(None)),
+            runs.c.claimed_at < until,
+            end_s > begin_s,
+        )
+        .cte("spans")
+    )
+    bounds = sa.union_all(
+        *(
+            sa.select(_seconds(sa.literal(each, UtcDateTime)).label("at_s"))
+            for each in {each for both in steps for each in both}
+        )
+    ).cte("bounds")
+    there = sa.select(spans.c.device).distinct().cte("there")
+    changes = sa.union_all(
+        sa.select(spans.c.device, spans.c.begin_s.label("at_s"), spans.c.weight),
+        sa.select(spans.c.device, spans.c.end_s, -spans.c.weight),
+        sa.select(there.c.device, bounds.c.at_s, sa.literal(0.0)).select_from(there.join(bounds, sa.true())),
+    ).cte("changes")
+    moments = (
+        sa.select(changes.c.device, changes.c.at_s, sa.func.sum(changes.c.weight).label("weight"))
+        .group_by(changes.c.device, changes.c.at_s)
+        .cte("moments")
+    )
+    order = {"partition_by": moments.c.device, "order_by": moments.c.at_s}
+    levels = sa.select(
+        moments.c.device,
+        moments.c.at_s,
+        sa.func.sum(moments.c.weight).over(**order).label("level"),
+        (sa.func.lead(moments.c.at_s).over(**order) - moments.c.at_s).label("gap_s"),
+    ).cte("levels")
+    part = sa.case((levels.c.level >= 1.0, levels.c.gap_s / levels.c.level), else_=0.0)
+    return sa.select(
+        levels.c.device,
+        levels.c.at_s,
+        (
+            sa.func.coalesce(
+                sa.func.sum(part).over(partition_by=levels.c.device, order_by=levels.c.at_s, rows=(None, -1)), 0.0
+            )
+        ).label("integral"),
+    ).cte("shared")
+
+
 def _held(steps: Steps, names: Sequence[str], user: str | None) -> sa.CTE:
     """Return for each run and device the time held in the step, the ending if it is in the step, and measurements."""
     source, step, conditions = _reach(steps, names, user, of_job=False)
-    start = sa.case((runs.c.claimed_at < step.step_start, step.step_start), else_=runs.c.claimed_at)
-    over = sa.or_(runs.c.ended_at.is_(None), runs.c.ended_at > step.step_end)
-    end = sa.case((over, step.step_end), else_=runs.c.ended_at)
-    # Its shim measured how long it ran, without the time in which its host was suspended. A clock goes on meanwhile.
-    end_s, ran_until_s = _seconds(end), _seconds(runs.c.started_at) + runs.c.duration_s
+    start_s, end_s = _within(step.step_start, step.step_end)
+    took = end_s - start_s
+    shared = _shared(steps)
+    before, after = shared.alias("before"), shared.alias("after")
+    device = run_devices.c.device_uuid
+    joined = (
+        _with_devices(source)
+        .outerjoin(before, (before.c.device == device) & (before.c.at_s == start_s))
+        .outerjoin(after, (after.c.device == device) & (after.c.at_s == end_s))
+    )
     # The store's clock may have been set back: a negative time counts as 0.
-    took = sa.case((ran_until_s < end_s, ran_until_s), else_=end_s) - _seconds(start)
+    is_held = run_devices.c.device_uuid.is_not(None) & (took > 0)
+    part = _weight() * (after.c.integral - before.c.integral)
     here = (runs.c.ended_at >= step.step_start) & (runs.c.ended_at < step.step_end)
     # A run that reached its time limit succeeded if its job did: it was a probe.
     its_job = jobs.alias("its_job")
@@ -318,14 +416,15 @@ def _held(steps: Steps, names: Sequence[str], user: str | None) -> sa.CTE:
             runs.c.job_id,
             sa.case((here & well, _WELL), (here, runs.c.ending)).label("ended_as"),
             sa.case((full, sa.case((ran_again, 1), else_=0)), else_=0).label("repaired"),
-            sa.case((run_devices.c.device_uuid.is_not(None) & (took > 0), took), else_=0.0).label("held_s"),
+            sa.case((is_held, took), else_=0.0).label("held_s"),
+            sa.case((is_held, part), else_=0.0).label("part_s"),
             # A device of unknown kind counts as a GPU: its run was lost before it started.
             sa.case((run_devices.c.kind == DeviceKind.CPU.value, 1), else_=0).label("on_cpu"),
             run_devices.c.lease_bytes,
             run_devices.c.peak_bytes,
             run_devices.c.utilisation_mean,
         )
-        .select_from(_with_devices(source))
+        .select_from(joined)
         .where(*conditions)
         .cte("held")
     )
@@ -345,8 +444,9 @@ def _sums(rows: sa.CTE, counts: sa.ColumnElement[int]) -> list[sa.ColumnElement[
         sa.func.sum(sa.case((rows.c.ended_as.is_not(None), counts), else_=0)).label("ended"),
         *(sa.func.sum(sa.case((rows.c.ended_as == way, counts), else_=0)).label(way) for way in ways),
         sa.func.sum(rows.c.repaired * counts).label("repaired"),
-        time(rows.c.on_cpu == 0, held).label("gpu_s"),
-        time(rows.c.on_cpu == 1, held).label("cpu_s"),
+        time(rows.c.on_cpu == 0, rows.c.part_s).label("gpu_s"),
+        time(rows.c.on_cpu == 1, rows.c.part_s).label("cpu_s"),
+        sa.func.sum(held).label("held_s"),
         sa.func.sum(held * lease).label("asked_byte_s"),
         time(peak.is_not(None), held * lease).label("measured_byte_s"),
         time(peak.is_not(None), held * peak).label("peak_byte_s"),

@@ -130,8 +130,8 @@ class JobPlace:
 
     ``start_at`` is known only if no other job may take the room, and every run in the way has a time limit.
     ``reserved``: devices are reserved for the job. ``never``: no device can run it as the site is now. ``words`` say
-    this, but for the times. ``runs`` are the jobs that must end first, if no other job may take the room then. If one
-    has no time limit, ``about_at`` is when they have probably ended, by their progress.
+    this, but for the times. ``runs`` are the jobs that must end first, if no other job may take the room then.
+    ``about_at`` is when they have probably ended, by their progress, if that of all is known.
     """
 
     ahead: int

@@ -437,7 +437,7 @@ class ProgressReader:
             return False
         if self.lines - counter.lines > MAX_BELOW and now_s - counter.drawn_s > MAX_SILENT_S:
             return False
-        return now_s - counter.since_s >= COVERS * now_s
+        return self._is_sure(counter) or now_s - counter.since_s >= COVERS * now_s
 
     def _share_of(self, counter: Counter, depth: int = _DEPTH) -> float:
         inner = self.counters.get(counter.inner or "")

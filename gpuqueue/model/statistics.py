@@ -29,7 +29,9 @@ class Figures:
     """Totals of the runs of one group within a period. None means unknown, 0 means none.
 
     A run counts on each of its devices, from its claim to its end on the store's clock, as far as that time lies in the
-    period. A run that has not ended counts up to now. ``gpu_s`` and ``cpu_s`` are the sums of these times.
+    period. A run that has not ended counts up to now. ``held_s`` is the sum of these times. ``gpu_s`` and ``cpu_s`` are
+    the time of the devices: at each moment, the runs on a device share its time by their allocated memory, and one
+    alone has all of it. So all runs together never have more time than the devices.
 
     ``asked_byte_s`` is allocated memory times time. ``measured_byte_s`` is its part for which the peak is known, and
     ``peak_byte_s`` is the peak times the same time. ``utilisation`` is the mean of the devices during runs, weighted by
@@ -44,6 +46,7 @@ class Figures:
     runs: int = 0
     gpu_s: float = 0.0
     cpu_s: float = 0.0
+    held_s: float = 0.0
     asked_byte_s: float = 0.0
     measured_byte_s: float = 0.0
     peak_byte_s: float = 0.0
@@ -78,11 +81,6 @@ class Figures:
     def out_of_memory_rate(self) -> float | None:
         """``out_of_memory`` as a share of ``ended``, or None if no run ended."""
         return self.out_of_memory / self.ended if self.ended else None
-
-    @property
-    def held_s(self) -> float:
-        """Return the device time of all device kinds, in seconds."""
-        return self.gpu_s + self.cpu_s
 
     @property
     def asked_bytes(self) -> float | None:
@@ -133,6 +131,9 @@ class Statistics:
 
     ``stretch`` is None if no command had runs beside others and runs alone.
 
+    ``first_at`` and ``last_at`` are when the first job of the history was submitted, and when the last run ended,
+    ``until`` if one goes on: so a reader knows for which periods there are runs. None if there are none.
+
     ``reserved_idle_device_s`` is for how long devices were idle because they were reserved, since the store was opened:
     not only in the period. None for the jobs of one user, or if the store did not answer.
     """
@@ -143,6 +144,8 @@ class Statistics:
     groups: tuple[Group, ...]
     total: Figures
     stretch: Stretch | None = None
+    first_at: datetime | None = None
+    last_at: datetime | None = None
     reserved_idle_device_s: float | None = None
 
 

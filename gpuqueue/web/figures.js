@@ -7,14 +7,14 @@ const GIB = 2 ** 30;
 /** @param {number} part @param {number} whole */
 export const shareOf = (part, whole) => (whole > 0 ? part / whole : null);
 
-/** The time on devices, in seconds. @param {Figures} each */
-export const heldS = (each) => each.gpu_s + each.cpu_s;
+/** The time of devices, in seconds: runs that share one share its time. @param {Figures} each */
+export const deviceS = (each) => each.gpu_s + each.cpu_s;
 
 /** Runs that ended neither by success nor by cancellation. @param {Figures} each */
 export const failedOf = (each) => each.ended - each.succeeded - each.cancelled;
 
 /** Memory asked for on a device, averaged over time; null without runs. @param {Figures} each */
-export const askedBytes = (each) => shareOf(each.asked_byte_s, heldS(each));
+export const askedBytes = (each) => shareOf(each.asked_byte_s, each.held_s);
 
 /** The same over the time for which the peak is known: what the peak is compared with. @param {Figures} each */
 export const measuredAskedBytes = (each) => shareOf(each.measured_byte_s, each.measured_s);
@@ -37,16 +37,34 @@ export const decimal = (number) => (number === 0 ? "0" : number < 0.01 ? "<0.01"
 /** @param {number} seconds */
 export const hours = (seconds) => decimal(seconds / 3600);
 
+/** The units in which an axis of times counts, in seconds. */
+const UNITS_S = [1, 60, 3600, 86400];
+
 /**
- * The heights of columns in percent of the highest. A value that is written as 0 has none, nor has an unknown one.
+ * The values at which an axis from 0 has a line: two or three steps, the last one at or above the largest value.
+ * @param {number} most the largest value
+ * @param {number | null} unit in what it counts, at least one; null: a time, in the largest fitting unit
+ * @param {boolean} isWhole whether only whole units occur
+ */
+export function ticksOf(most, unit, isWhole) {
+  const one = unit ?? UNITS_S.filter((each) => each <= most).pop() ?? 1;
+  if (!most) return [0, one];
+  const least = most / one / 3;
+  const power = 10 ** Math.floor(Math.log10(least));
+  const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= least - 1e-9) ?? least;
+  const size = (isWhole ? Math.max(1, step) : step) * one;
+  return Array.from({ length: Math.max(1, Math.ceil(most / size - 1e-9)) + 1 }, (_, place) => place * size);
+}
+
+/**
+ * The heights of columns in percent of the axis. A value that is written as 0 has none, nor has an unknown one.
  * @param {(number | null)[]} values
  * @param {(value: number) => string} shown
+ * @param {number} top the value at the top of the axis
  */
-export function heightsOf(values, shown) {
+export function heightsOf(values, shown, top) {
   const zero = shown(0);
-  const drawn = values.map((each) => (each === null || shown(each) === zero ? 0 : each));
-  const most = Math.max(...drawn, 0);
-  return drawn.map((each) => (most ? (each / most) * 100 : 0));
+  return values.map((each) => (each === null || shown(each) === zero || !top ? 0 : (each / top) * 100));
 }
 
 /**

@@ -15,6 +15,7 @@
  * @property {number} runs
  * @property {number} gpu_s
  * @property {number} cpu_s
+ * @property {number} held_s the sum of the times of runs on devices
  * @property {number} asked_byte_s
  * @property {number} measured_byte_s
  * @property {number} peak_byte_s
@@ -32,7 +33,7 @@
 
 /** @typedef {{key: string, label: string, figures: Figures}} Group */
 
-/** @typedef {{by: string, since: string, until: string, groups: Group[], total: Figures}} Statistics */
+/** @typedef {{by: string, since: string, until: string, first_at: string | null, last_at: string | null, groups: Group[], total: Figures}} Statistics */
 
 /**
  * @typedef {object} JobForm

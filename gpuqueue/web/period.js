@@ -5,6 +5,19 @@ const LENGTHS = /** @type {Record<string, number>} */ ({ s: 1, m: 60, h: 3600, d
 /** The periods that can be chosen, the longest last. */
 export const PERIODS = [["1d", "last day"], ["7d", "last 7 days"], ["30d", "last 30 days"], ["90d", "last 90 days"], ["365d", "last year"]];
 
+/**
+ * The periods that have runs, up to the first one that has all of them. All, if that is not known.
+ * @param {string | null} firstAt when the first job was submitted
+ * @param {string | null} lastAt when the last one ended
+ * @param {number} nowMs
+ */
+export function withRuns(firstAt, lastAt, nowMs) {
+  if (!firstAt || !lastAt) return PERIODS;
+  const [first, last] = [firstAt, lastAt].map((each) => (nowMs - new Date(each).getTime()) / 1000);
+  const ages = PERIODS.map(([value]) => secondsOf(value) ?? 0);
+  return PERIODS.filter((_, place) => last < ages[place] && (place === 0 || ages[place - 1] < first));
+}
+
 /** The seconds of 90s, 1h30m or 2d; null if the text is no duration. @param {string} text */
 export function secondsOf(text) {
   const words = text.trim().toLowerCase();

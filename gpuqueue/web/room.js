@@ -13,8 +13,11 @@ const most = (device) => device.total_bytes - device.headroom_bytes;
 /** Whether a device takes jobs at all. @param {Device} device */
 const serves = (device) => device.silent_s === null && !device.drained && !device.trouble;
 
+/** @param {string | null} at */
+const moment = (at) => (at === null ? Infinity : new Date(at).getTime());
+
 /**
- * The devices with the probable ends of those runs that have no time limit, by their progress.
+ * The devices with the probable ends of their runs, by their progress: not after their time limits.
  * @param {Device[]} devices
  * @param {Record<number, import("./types.js").Progress>} progress
  * @param {number} now in milliseconds
@@ -22,19 +25,16 @@ const serves = (device) => device.silent_s === null && !device.drained && !devic
 export const withProgress = (devices, progress, now) => devices.map((device) => ({
   ...device,
   runs: device.runs.map((run) => {
-    const left = run.ends_at === null ? progress[run.job_id]?.left_s ?? null : null;
-    return left === null ? run : { ...run, about_at: new Date(now + left * 1000).toISOString() };
+    const left = progress[run.job_id]?.left_s ?? null;
+    return left === null ? run : { ...run, about_at: new Date(Math.min(now + left * 1000, moment(run.ends_at))).toISOString() };
   }),
 }));
 
-/** When a run has ended, at the latest or probably. @param {import("./types.js").DeviceRun} run */
-export const endOf = (run) => run.ends_at ?? run.about_at ?? null;
+/** When a run has ended, probably or at the latest. @param {import("./types.js").DeviceRun} run */
+export const endOf = (run) => run.about_at ?? run.ends_at ?? null;
 
-/** Whether the end of a run on a device is known by its progress only. @param {Device} device */
-export const isProbable = (device) => device.runs.some((each) => each.ends_at === null && Boolean(each.about_at));
-
-/** @param {string | null} at */
-const moment = (at) => (at === null ? Infinity : new Date(at).getTime());
+/** Whether the end of a run on a device is known by its progress. @param {Device} device */
+export const isProbable = (device) => device.runs.some((each) => Boolean(each.about_at));
 
 /** When the runs on a device leave so much room: 0 is now, null unknown. @param {Device} device @param {number} bytes */
 function leftByRuns(device, bytes) {

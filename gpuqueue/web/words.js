@@ -68,7 +68,7 @@ export const reasonOf = ({ waits, begins_at: begins }) => (waits && begins ? `${
 
 /** Where a waiting job is in line. @param {import("./types.js").JobPlace} place */
 export function placeOf({ words, start_at: start, about_at: about }) {
-  const at = start ?? about;
+  const at = about ?? start;
   return at ? `${words}; starts at about ${clock(at)}` : words;
 }
 

@@ -153,7 +153,8 @@ def test_only_what_lies_in_the_period_counts(database: HistoryDatabase, diary: D
 
     reported = ask(database)
 
-    assert {"ada": 2 * HOUR, "bob": 3 * HOUR} == pytest.approx(of(reported, "gpu_s"))
+    assert {"ada": 2 * HOUR, "bob": 3 * HOUR} == pytest.approx(of(reported, "held_s"))
+    assert {"ada": 1.5 * HOUR, "bob": 2.5 * HOUR} == pytest.approx(of(reported, "gpu_s")), "they share the last hour"
     assert ({"ada": 2, "bob": 1}, {"ada": 1, "bob": 0}) == (of(reported, "runs"), of(reported, "ended"))
     assert {"ada": 1, "bob": 1} == of(reported, "waits")
     assert {"ada": HOUR, "bob": HOUR} == pytest.approx(of(reported, "wait_max_s"))
@@ -244,6 +245,23 @@ def test_a_device_is_found_by_the_name_that_lists_give_it(database: HistoryDatab
 
     assert [2] == [record.job.id for record in database.history(HistoryQuery(device="nodeB:0"))]
     assert [] == database.history(HistoryQuery(device="nodeB:1"))
+
+
+def test_jobs_that_share_a_card_share_its_time(database: HistoryDatabase, diary: Diary) -> None:
+    """Regression: four jobs on one card for an hour counted as four GPU-hours. By what they were allocated, it is one.
+
+    A user alone has all of the time. What others do on the card counts even if only one user is asked for.
+    """
+    diary.run(1, ADA, 0, 0, 2, lease=6 * GIB)
+    diary.run(2, BOB, 0, 1, 2, lease=18 * GIB)
+    diary.run(3, BOB, 0, 1, 3, lease=2 * GIB, on="GPU-b", host="nodeB")
+    diary.record()
+
+    found = ask(database)
+    assert {"ada": 1.25 * HOUR, "bob": 2.75 * HOUR} == pytest.approx(of(found, "gpu_s"))
+    assert (4 * HOUR, 5 * HOUR) == (pytest.approx(found.total.gpu_s), pytest.approx(found.total.held_s))
+    assert 1.25 * HOUR == pytest.approx(ask(database, user="ada").total.gpu_s)
+    assert {"nodeA": 2 * HOUR, "nodeB": 2 * HOUR} == pytest.approx(of(ask(database, By.HOST), "gpu_s"))
 
 
 def test_a_cpu_is_no_gpu_and_utilisation_is_weighted(database: HistoryDatabase, diary: Diary) -> None:

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -120,8 +121,44 @@ def write(database: HistoryDatabase, reported: Sequence[Delivery]) -> None:
                 connection.execute(run_devices.insert().values(**key, **device, samples=1, na_samples=0))
 
 
-def expected(reported: Sequence[Delivery], start: datetime, end: datetime, on: str | None = None) -> Figures:
-    """Return the figures of *reported* from *start* to *end*, on the device *on* or on all devices."""
+def parts(everyone: Sequence[Delivery]) -> Callable[[Delivery, dict[str, Any], datetime, datetime], float]:
+    """Return how much of a device's time a run has: in each moment its share of the memory of all runs there."""
+    spans: dict[str, list[tuple[datetime, datetime, int]]] = {}
+    for run in everyone:
+        for device in run.devices:
+            last = at(UNTIL) if run.ended is None else run.ended
+            spans.setdefault(device["device_uuid"], []).append((run.claimed, last, device["lease_bytes"]))
+
+    def part_s(run: Delivery, device: dict[str, Any], start: datetime, end: datetime) -> float:
+        first, last = max(run.claimed, start), min(run.ended or end, end)
+        there = spans[device["device_uuid"]]
+        moments = sorted(
+            {first, last, *(each for begin, over, _ in there for each in (begin, over) if first < each < last)}
+        )
+        return sum(
+            (then - now).total_seconds()
+            * device["lease_bytes"]
+            / sum(lease for begin, over, lease in there if begin <= now < over)
+            for now, then in pairwise(moments)
+            if first < last
+        )
+
+    return part_s
+
+
+def expected(
+    reported: Sequence[Delivery],
+    start: datetime,
+    end: datetime,
+    on: str | None = None,
+    *,
+    among: Sequence[Delivery] | None = None,
+) -> Figures:
+    """Return the figures of *reported* from *start* to *end*, on the device *on* or on all devices.
+
+    *among* are the runs of all users, which share the devices. None: these are all.
+    """
+    part_s = parts(reported if among is None else among)
     here = [
         run
         for run in reported
@@ -135,6 +172,12 @@ def expected(reported: Sequence[Delivery], start: datetime, end: datetime, on: s
         for device in run.devices
         if on in (None, device["device_uuid"])
     ]
+    shared = [
+        (part_s(run, device, start, end), device)
+        for run in here
+        for device in run.devices
+        if on in (None, device["device_uuid"])
+    ]
     measured = [(s, device) for s, device in held if device["peak_bytes"] is not None]
     seen = [(s, device["utilisation_mean"]) for s, device in held if device["utilisation_mean"] is not None]
     first = (run for run in here if run.attempt == 1 and run.claimed >= start)
@@ -142,8 +185,9 @@ def expected(reported: Sequence[Delivery], start: datetime, end: datetime, on: s
     return Figures(
         jobs=len({run.job for run in here}),
         runs=len(here),
-        gpu_s=sum(s for s, device in held if device["kind"] != "cpu"),
-        cpu_s=sum(s for s, device in held if device["kind"] == "cpu"),
+        gpu_s=sum(s for s, device in shared if device["kind"] != "cpu"),
+        cpu_s=sum(s for s, device in shared if device["kind"] == "cpu"),
+        held_s=sum(s for s, _ in held),
         asked_byte_s=sum(s * device["lease_bytes"] for s, device in held),
         measured_byte_s=sum(s * device["lease_bytes"] for s, device in measured),
         peak_byte_s=sum(s * device["peak_bytes"] for s, device in measured),
@@ -187,17 +231,17 @@ def test_groups_by_user_host_device_and_day_and_the_totals_match_the_runs(
         found = database.statistics(by=by, since=start, until=end, user=user)
         groups = {group.key: group.figures for group in found.groups}
 
-        assert same(expected(mine, start, end), found.total)
+        assert same(expected(mine, start, end, among=within), found.total)
         assert {name for run in mine for name in key(run)} >= set(groups)
         for name in {name for run in mine for name in key(run)}:
             runs_there = [run for run in mine if name in key(run)]
-            there = expected(runs_there, start, end, name if by is By.DEVICE else None)
+            there = expected(runs_there, start, end, name if by is By.DEVICE else None, among=within)
             assert same(there, groups.get(name, Figures())), (by, name)
 
     days = database.statistics(by=By.DAY, since=start, until=end, user=user)
-    assert same(expected(mine, start, end), days.total)
+    assert same(expected(mine, start, end, among=within), days.total)
     for (day, night), group in zip(local_days(start, end), days.groups, strict=True):
-        assert same(expected(mine, day, night), group.figures), group.key
+        assert same(expected(mine, day, night, among=within), group.figures), group.key
 
 
 def test_each_step_of_a_course_matches_the_runs_in_total_and_by_device(database: HistoryDatabase) -> None:
@@ -212,3 +256,6 @@ def test_each_step_of_a_course_matches_the_runs_in_total_and_by_device(database:
     busy_s = sum(step.gpu_s + step.cpu_s for _, steps in course.devices for step in steps)
     whole = expected(within, at(SINCE), at(UNTIL))
     assert whole.gpu_s + whole.cpu_s == pytest.approx(busy_s)
+    for label, steps in course.devices:
+        for (start, end), step in zip(bounds, steps, strict=True):
+            assert step.gpu_s + step.cpu_s <= (end - start).total_seconds() + 1e-3, label

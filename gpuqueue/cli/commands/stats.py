@@ -174,6 +174,8 @@ def _notes(reported: Statistics) -> list[str]:
         notes = [f"{period}.", f"{means}.", part]
     else:
         notes = [f"{period}.", f"{means}; USED is their share."]
+    if total.held_s > 1.01 * (total.gpu_s + total.cpu_s):  # else no card was shared
+        notes.append("GPU H is the time of the cards: jobs that share one share its time by their allocated memory.")
     if reported.stretch is not None:
         notes.append(_stretch(reported.stretch))
     if reported.reserved_idle_device_s:

@@ -236,4 +236,6 @@ def _share(step: Figures, length_s: float, *, measured: bool) -> float:
     """
     if not step.held_s or (step.utilisation is not None) is not measured:
         return math.nan
-    return 100 * min(1.0, step.held_s / length_s) * (1.0 if step.utilisation is None else step.utilisation)
+    return (
+        100 * min(1.0, (step.gpu_s + step.cpu_s) / length_s) * (1.0 if step.utilisation is None else step.utilisation)
+    )

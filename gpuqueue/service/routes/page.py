@@ -297,11 +297,11 @@ async def job_places(
         return {each: place for each, place in places.items() if place is not None}, call.may(Action.SEE_SITE)
 
     places, sees_site = await site.work(request, work)
-    without = {each: place for each, place in places.items() if sees_site and place.runs and place.start_at is None}
-    if without:
-        runs = {run for place in without.values() for run in place.runs}
+    behind = {each: place for each, place in places.items() if sees_site and place.runs}
+    if behind:
+        runs = {run for place in behind.values() for run in place.runs}
         progress = await progress_of(request, runs, is_first=False)
-        places |= {each: _with_progress(place, progress) for each, place in without.items()}
+        places |= {each: _with_progress(place, progress) for each, place in behind.items()}
     return answered(places)
 
 
@@ -309,7 +309,8 @@ def _with_progress(place: JobPlace, progress: Mapping[int, Progress]) -> JobPlac
     lefts = [each.left_s for run in place.runs if (each := progress.get(run)) is not None and each.left_s is not None]
     if len(lefts) < len(place.runs):
         return place
-    return replace(place, about_at=datetime.now(timezone.utc) + timedelta(seconds=max(lefts)))
+    about_at = datetime.now(timezone.utc) + timedelta(seconds=max(lefts))
+    return replace(place, about_at=about_at if place.start_at is None else min(about_at, place.start_at))
 
 
 @route(router, "GET /job-progress", answer=dict[int, Progress])

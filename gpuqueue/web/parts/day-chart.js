@@ -1,5 +1,5 @@
 // A small chart with a column for each day. The numbers are in its texts, and in the table by day.
-import { heightsOf } from "../figures.js";
+import { heightsOf, ticksOf } from "../figures.js";
 import { html } from "../lib.js";
 
 /** @typedef {import("../history-types.js").Figures} Figures */
@@ -31,21 +31,29 @@ function summary(days, values, shown, adds) {
  * @param {Group[]} props.days
  * @param {(figures: Figures) => number | null} props.value null if it is not known
  * @param {(value: number) => string} props.shown
+ * @param {number | null} [props.unit] in what the axis counts: 3600 for hours; null: times in the unit that fits
+ * @param {boolean} [props.isWhole] whether the axis counts whole things
  * @param {string} [props.kind] its colour: used, warn or bad
  * @param {boolean} [props.adds] whether the values of days make a sum
  */
-export function DayChart({ title, days, value, shown, kind = "used", adds = true }) {
+export function DayChart({ title, days, value, shown, unit = null, isWhole = false, kind = "used", adds = true }) {
   const values = days.map((each) => value(each.figures));
-  const heights = heightsOf(values, shown);
+  const ticks = ticksOf(Math.max(...values.map((each) => each ?? 0), 0), unit, isWhole);
+  const top = ticks[ticks.length - 1];
+  const heights = heightsOf(values, shown, top);
   const words = summary(days, values, shown, adds);
   return html`
     <figure class="day-chart">
-      <figcaption>${title} <small>${words}</small></figcaption>
+      <figcaption>${title} a day <small>${words}</small></figcaption>
+      <div class="plot">
+      <div class="scale" aria-hidden="true">${ticks.map((each) => html`<span key=${each} style=${{ bottom: `${(each / top) * 100}%` }}>${shown(each)}</span>`)}</div>
       <div class=${`columns ${kind}`} role="img" aria-label=${`${title} by day: ${words}`}>
         ${days.map((each, place) => {
           const own = values[place];
           return html`<span key=${each.key} title=${`${dayLabel(each.label)}: ${own === null ? "not known" : shown(own)}`}><i style=${{ height: `${heights[place]}%` }}></i></span>`;
         })}
+        ${ticks.slice(1).map((each) => html`<b key=${each} style=${{ bottom: `${(each / top) * 100}%` }}></b>`)}
+      </div>
       </div>
       <div class="axis" aria-hidden="true"><span>${dayLabel(days[0].label)}</span><span>${days.length > 1 ? dayLabel(days[days.length - 1].label) : ""}</span></div>
     </figure>

@@ -1,6 +1,6 @@
 // The choice of a period: one that ends now, or two dates.
 import { html } from "../lib.js";
-import { PERIODS, dateOf } from "../period.js";
+import { PERIODS, dateOf, withRuns } from "../period.js";
 import { filter } from "./filter-fields.js";
 
 /** @typedef {import("./filter-fields.js").Changed} Changed */
@@ -13,12 +13,16 @@ const WEEK_MS = 7 * 86400 * 1000;
  * @param {object} props
  * @param {Record<string, string>} props.query
  * @param {string} props.usual the period without a filter, empty for all time
+ * @param {string | null} [props.firstAt] when the first job of all was submitted, if that is known
+ * @param {string | null} [props.lastAt] when the last one ended: only periods with runs are offered
  */
-export function PeriodChoice({ query, usual }) {
+export function PeriodChoice({ query, usual, firstAt = null, lastAt = null }) {
   const since = query.since ?? "";
   const isDates = Boolean(query.until) || /^\d{4}-/.test(since);
+  const chosenNow = since || usual;
+  const offered = PERIODS.filter((each) => each[0] === chosenNow || withRuns(firstAt, lastAt, Date.now()).includes(each));
   const known = PERIODS.map(([value]) => value);
-  const words = since && !isDates && !known.includes(since) ? [...PERIODS, [since, `last ${since}`]] : PERIODS;
+  const words = since && !isDates && !known.includes(since) ? [...offered, [since, `last ${since}`]] : offered;
   /** @param {Changed} event */
   const chosen = (event) => {
     const value = event.currentTarget.value;
@@ -28,7 +32,7 @@ export function PeriodChoice({ query, usual }) {
   /** @param {string} name @param {string} label */
   const date = (name, label) => html`
     <label class="choice">${label}
-      <input type="date" value=${(query[name] ?? "").slice(0, 10)} onChange=${(/** @type {Changed} */ event) => filter({ [name]: event.currentTarget.value || null })} />
+      <input type="date" min=${firstAt ? dateOf(new Date(firstAt)) : undefined} max=${dateOf(new Date())} value=${(query[name] ?? "").slice(0, 10)} onChange=${(/** @type {Changed} */ event) => filter({ [name]: event.currentTarget.value || null })} />
     </label>`;
   return html`
     <label class="choice">Period

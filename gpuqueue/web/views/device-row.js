@@ -2,7 +2,7 @@
 import { html } from "../lib.js";
 import { MemoryBar, availableOf } from "../parts/memory-bar.js";
 import { none } from "../parts/none.js";
-import { endOf } from "../room.js";
+import { endOf, isProbable } from "../room.js";
 import { jobLink } from "../route.js";
 import { clock, deviceLabel, duration, fullTime, idleWords, percent, plural, size } from "../words.js";
 
@@ -50,7 +50,7 @@ function State({ device, now }) {
   if (device.exclusive) words.push(html`<span>taken as a whole</span>`);
   if (runs.length >= device.slots) words.push(html`<span>all ${device.slots} slots in use</span>`);
   if (!words.length && !runs.length) words.push(html`<span class="good-text">empty</span>`);
-  if (runs.length && freeAt) {
+  if (runs.length && freeAt && !isProbable(device)) {
     words.push(html`<span title=${`By the time limits of its jobs: ${fullTime(freeAt)}`}>empty by ${clock(freeAt)} <small>(${duration((new Date(freeAt).getTime() - now) / 1000)})</small></span>`);
   } else if (runs.length && runs.every(endOf)) {
     const last = new Date(Math.max(...runs.map((each) => new Date(endOf(each) ?? 0).getTime()))).toISOString();

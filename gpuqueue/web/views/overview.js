@@ -14,7 +14,7 @@ import { IdleHolders } from "./idle-holders.js";
 import { RoomQuestion } from "./room-question.js";
 
 const EVERY_MS = 1000;
-/** How often the progress of runs without a time limit is asked for, and of how many. */
+/** How often the progress of runs is asked for, and of how many. */
 const PROGRESS_MS = 5000;
 const MOST_RUNS = 500;
 
@@ -57,8 +57,8 @@ function Empty() {
 /** The devices with the probable ends of their runs. @param {import("../types.js").Overview | null | undefined} overview @param {number} now */
 function useDevices(overview, now) {
   const devices = overview?.devices ?? [];
-  const open = devices.flatMap((each) => each.runs).filter((each) => each.ends_at === null && each.name !== null);
-  const ids = [...new Set(open.map((each) => each.job_id))].slice(0, MOST_RUNS);
+  const seen = devices.flatMap((each) => each.runs).filter((each) => each.name !== null);
+  const ids = [...new Set(seen.map((each) => each.job_id))].slice(0, MOST_RUNS);
   const url = useMemo(() => (ids.length ? address("/job-progress", { id: ids }) : null), [String(ids)]);
   /** @type {import("../api.js").Polled<Record<number, import("../types.js").Progress>>} */
   const { value } = usePolled(url, PROGRESS_MS);

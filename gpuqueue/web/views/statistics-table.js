@@ -1,5 +1,5 @@
 // The table of statistics: a row for each user, device, host or day, with bars beside the numbers.
-import { askedBytes, decimal, failedOf, heldS, hours, measuredAskedBytes, peakBytes, shareOf, unusedGibHours, usedShare } from "../figures.js";
+import { askedBytes, decimal, deviceS, failedOf, hours, measuredAskedBytes, peakBytes, shareOf, unusedGibHours, usedShare } from "../figures.js";
 import { html } from "../lib.js";
 import { dayLabel } from "../parts/day-chart.js";
 import { Meter } from "../parts/meter.js";
@@ -39,7 +39,7 @@ function Failures({ figures, to }) {
 /** @param {{figures: Figures, most: number}} props */
 function Hours({ figures, most }) {
   const cpu = figures.cpu_s ? html`<small> and ${hours(figures.cpu_s)} CPU</small>` : null;
-  return html`<${Meter} share=${shareOf(heldS(figures), most) ?? 0} /> ${hours(figures.gpu_s)}${cpu}`;
+  return html`<${Meter} share=${shareOf(deviceS(figures), most) ?? 0} /> ${hours(figures.gpu_s)}${cpu}`;
 }
 
 /**
@@ -71,12 +71,12 @@ function Row({ by, group, most, query }) {
 /** @param {{found: Statistics, query: Record<string, string>}} props */
 export function StatisticsTable({ found, query }) {
   const groups = found.groups.filter((each) => each.figures.runs);
-  const most = Math.max(...groups.map((each) => heldS(each.figures)));
+  const most = Math.max(...groups.map((each) => deviceS(each.figures)));
   return html`
     <div class="wide">
       <table class="statistics-table" aria-label="Statistics">
         <thead><tr>
-          <th scope="col">${HEADS[found.by]}</th><th scope="col" class="figure">Jobs</th><th scope="col" class="bar-cell">GPU-hours</th>
+          <th scope="col">${HEADS[found.by]}</th><th scope="col" class="figure">Jobs</th><th scope="col" class="bar-cell" title="The time of the cards: jobs that share one share its time by their allocated memory">GPU-hours</th>
           <th scope="col" class="bar-cell" title="Means of a device over the time for which the peak is known">Peak of the memory asked for</th>
           <th scope="col" class="figure" title="Memory that was asked for and never used, not even at the peak, times the hours">Never used, GiB-hours</th>
           <th scope="col" class="figure">Median wait</th><th scope="col" class="figure" title="95 % of the jobs waited no longer">95 % wait</th>

@@ -1,6 +1,6 @@
 // Statistics of a period, as `gpuqueue stats` gives them: usage, memory, waits and failures.
 import { address } from "../api.js";
-import { failedOf, heldS, hours, shareOf, usedShare } from "../figures.js";
+import { failedOf, hours, shareOf, usedShare } from "../figures.js";
 import { html, useMemo } from "../lib.js";
 import { DayChart } from "../parts/day-chart.js";
 import { Download } from "../parts/download.js";
@@ -23,12 +23,12 @@ const GROUPINGS = [["user", "By user"], ["device", "By device"], ["host", "By ho
 /** A known share below this one is pointed out. */
 const MOSTLY = 0.995;
 
-/** @param {{query: Record<string, string>, by: string, users: string[], csv: string}} props */
-function StatisticsFilters({ query, by, users, csv }) {
+/** @param {{query: Record<string, string>, by: string, users: string[], csv: string, reach: Statistics | null}} props */
+function StatisticsFilters({ query, by, users, csv, reach }) {
   return html`
     <form class="filters" role="search" onSubmit=${(/** @type {Event} */ event) => event.preventDefault()}>
       <${Tabs} label="Grouping" choices=${GROUPINGS} chosen=${by} onChoose=${(/** @type {string} */ value) => filter({ by: value === "user" ? null : value })} />
-      <${PeriodChoice} query=${query} usual=${USUAL} />
+      <${PeriodChoice} query=${query} usual=${USUAL} firstAt=${reach?.first_at} lastAt=${reach?.last_at} />
       <${TextFilter} name="user" label="User" value=${query.user} choices=${users} />
       <${Download} kind="csv" path=${csv}>CSV<//>
     </form>
@@ -56,8 +56,8 @@ function Charts({ found }) {
   if (found.groups.length < 2) return null;
   return html`
     <div class="charts">
-      <${DayChart} title="GPU-hours" days=${found.groups} value=${(/** @type {Figures} */ each) => each.gpu_s} shown=${(/** @type {number} */ value) => `${hours(value)} h`} />
-      <${DayChart} title="Failed runs" days=${found.groups} value=${failedOf} shown=${(/** @type {number} */ value) => value.toLocaleString()} kind="bad" />
+      <${DayChart} title="GPU-hours" unit=${3600} days=${found.groups} value=${(/** @type {Figures} */ each) => each.gpu_s} shown=${(/** @type {number} */ value) => `${hours(value)} h`} />
+      <${DayChart} title="Failed runs" unit=${1} isWhole days=${found.groups} value=${failedOf} shown=${(/** @type {number} */ value) => value.toLocaleString()} kind="bad" />
       <${DayChart} title="Median wait" days=${found.groups} value=${(/** @type {Figures} */ each) => each.wait_median_s} shown=${duration} kind="warn" adds=${false} />
     </div>
   `;
@@ -66,9 +66,9 @@ function Charts({ found }) {
 /** @param {{found: Statistics}} props */
 function Notes({ found }) {
   const { total } = found;
-  const measured = shareOf(total.measured_s, heldS(total));
+  const measured = shareOf(total.measured_s, total.held_s);
   return html`
-    <p class="note">${fullTime(found.since)} to ${fullTime(found.until)}. Memory is the mean of a device over time.
+    <p class="note">${fullTime(found.since)} to ${fullTime(found.until)}. GPU-hours are the time of the cards: jobs that share a card share its time by their allocated memory. Memory is the mean of a device over time.
       ${measured !== null && measured < MOSTLY ? ` Peaks are known for ${percent(measured)} of the time on devices: the memory used of asked is of that time alone. A job that runs has none yet.` : ""}
       ${total.ended < total.runs ? ` ${(total.runs - total.ended).toLocaleString()} of ${plural(total.runs, "run")} ended later or still run.` : ""}</p>
   `;
@@ -100,7 +100,7 @@ export function StatisticsView({ query }) {
   const users = (byUser?.by === "user" ? byUser.groups : []).map((each) => each.label);
   return html`
     <h1 class="hidden">Statistics</h1>
-    <${StatisticsFilters} query=${query} by=${by} users=${users} csv=${address("/stats/csv", { ...period, by })} />
+    <${StatisticsFilters} query=${query} by=${by} users=${users} reach=${found} csv=${address("/stats/csv", { ...period, by })} />
     <${Trouble} error=${error} />
     ${error ? html`<p><button type="button" onClick=${shown.again}>Try again</button></p>` : null}
     ${found || error ? null : html`<p class="loading">Adding up…</p>`}

@@ -20,7 +20,7 @@ from gpuqueue.words import values
 from gpuqueue.words.values import clock, short_time, when
 from gpuqueue.words.waiting import GOALS, SENTENCES, TURN
 from gpuqueue.words.why.devices import called, count, label, named, nearest, rest_line, why_not
-from gpuqueue.words.why.start import have, left_s, limits_of, start_lines
+from gpuqueue.words.why.start import about_in_brief, have, limits_of, start_lines
 
 #: Measure of a limit -> its noun in a message.
 _NOUNS = {Measure.RUNNING_JOBS: "jobs running", Measure.RUNNING_GPUS: "GPUs in use", Measure.RUNNING_MEM: "in use"}
@@ -120,18 +120,25 @@ def place_in_brief(explanation: Explanation, where: str = "") -> str:
 
 def _room_in_brief(found: Why, explanation: Explanation, start: Start, where: str) -> str:
     if start.at_ms is not None:
-        return f"by {short_time(from_epoch_ms(start.at_ms))} on {where}"
+        return f"by {short_time(from_epoch_ms(start.at_ms))} on {where}{_sooner(found, explanation)}"
     if start.limited and explanation.room is not None and explanation.room.reserved_for is not None:
         return f"the room under {limits_of(explanation)} is reserved for {called(found, explanation.room.reserved_for)}"
     if start.room_ms is not None:
-        return f"room by {short_time(from_epoch_ms(start.room_ms))} on {where} for the first"
+        sooner = _sooner(found, explanation)
+        return f"room by {short_time(from_epoch_ms(start.room_ms))} on {where} for the first{sooner}"
     if start.free_ms is None and start.behind is not None:
         return f"{where} is reserved for {called(found, start.behind)}"
     runs = explanation.runs_in_the_way
     ended = f"{', '.join(called(found, each) for each in runs)} {have(len(runs))} ended"
-    time_left_s = left_s(found, explanation)
-    about = "" if time_left_s is None else f", in about {format_duration(max(1.0, round(time_left_s)))}"
+    about = about_in_brief(found, explanation)
+    about = about and f", {about}"
     return f"as soon as {ended} on {where}{about}" + (f" and under {limits_of(explanation)}" if start.limited else "")
+
+
+def _sooner(found: Why, explanation: Explanation) -> str:
+    """Return when the runs in the way have probably ended, beside the time at which they must have."""
+    about = about_in_brief(found, explanation)
+    return about and f", probably {about}"
 
 
 def _held(job: Job) -> str:

@@ -32,7 +32,9 @@ def start_lines(found: Why, explanation: Explanation) -> Iterator[str]:
         yield f"there is room on {where}: it starts {_after_room(found, start)}"
         return
     if start.at_ms is not None:
-        yield f"by {clock(start.at_ms)} on {where}, when {_until_then(found, explanation)}, unless others go before it"
+        by = f"by {clock(start.at_ms)} on {where}, when {_until_then(found, explanation)}, unless others go before it"
+        about = about_in_brief(found, explanation)
+        yield f"{by}; probably {about}" if about else by
         for each in explanation.runs_in_the_way:
             yield from _progress(found, each)
         return
@@ -54,6 +56,12 @@ def left_s(found: Why, explanation: Explanation) -> float | None:
     known = [_left_s(found, each) for each in explanation.runs_in_the_way]
     times = [each for each in known if each is not None]
     return max(times) if times and len(times) == len(explanation.runs_in_the_way) else None
+
+
+def about_in_brief(found: Why, explanation: Explanation) -> str:
+    """Return in what time all runs in the way have probably ended, in words; empty if that is unknown."""
+    time_left_s = left_s(found, explanation)
+    return "" if time_left_s is None else f"in about {format_duration(max(1.0, round(time_left_s)))}"
 
 
 def _left_s(found: Why, job_id: int) -> float | None:

@@ -15,7 +15,9 @@ from gpuqueue.text.units import GIB
 pytest.importorskip("matplotlib")
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
-HELD = [Figures(gpu_s=600.0 * n, wait_median_s=3.0 * n, wait_p95_s=3.0 * n, waits=1) for n in (1, 3, 6, 2)]
+HELD = [
+    Figures(gpu_s=600.0 * n, held_s=900.0 * n, wait_median_s=3.0 * n, wait_p95_s=3.0 * n, waits=1) for n in (1, 3, 6, 2)
+]
 SEEN = [replace(each, utilisation=0.5) for each in HELD]
 
 

@@ -36,7 +36,15 @@ def test_records_and_figures_are_written_as_people_read_them() -> None:
     assert [pytest.approx(1 / 3), None] == found["used"]
     peak, asked, share = found["mixed"]
     assert (9 * GIB, 10 * GIB, pytest.approx(peak / asked)) == (peak, asked, share)
-    assert [[0, 0, 0], [0, 50, 100, 0], []] == found["heights"]
+    assert [[0, 0, 0], [0, 37.5, 75, 0], []] == found["heights"]
+    assert [[0, 1], [0, 1, 2, 3], [0, 2, 4], [0, 50, 100]] == found["ticks"][:4], "runs are whole"
+    assert [[0, 7200, 14400, 21600], [0, 360, 720, 1080], [0, 30, 60, 90]] == [
+        [round(value) for value in each] for each in found["ticks"][4:7]
+    ], "an axis of hours counts in hours, one of waits in the largest unit that fits"
+    assert [[0, 30, 60, 90], [0, 3600, 7200, 10800], [0, 1]] == found["ticks"][6:]
+    some, week = ["1d", "7d", "30d", "90d", "365d"], ["1d", "7d"]
+    assert [["1d"], week, ["90d"], some, []] == found["periods"], "only periods with runs, up to one that has all"
+    assert 5 == found["allPeriods"]
     assert {"ada": {"asked": 24 * GIB, "used": 8 * GIB}} == found["held"]
     assert [8 * GIB, 0, 0] == found["unusedNow"]
     assert [[5, 5, 5, 5, 5, 7, 7], [5, 5, 5, 5, 5, None, 7, 7]] == found["steps"]  # two seconds are no gap
