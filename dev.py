@@ -272,6 +272,7 @@ def dist() -> int:
     """Build what a release publishes, and check that it has the web page and that a package index will take it."""
     try:
         page_parts.bring()
+        page_parts.bundle()
     except page_parts.NoParts as error:
         print(f"nothing is built: {error}", flush=True)
         return 1
@@ -279,7 +280,8 @@ def dist() -> int:
     shutil.rmtree(ROOT / "dist", ignore_errors=True)
     code = run(BIN / "python", "-m", "build", "--outdir", "dist")
     for wheel in (ROOT / "dist").glob("*.whl"):
-        if "gpuqueue/web/vendor/preact.js" not in zipfile.ZipFile(wheel).namelist():
+        names = zipfile.ZipFile(wheel).namelist()
+        if not {"gpuqueue/web/vendor/preact.js", "gpuqueue/web/built/app.js"} <= {*names}:
             print(f"{wheel.name} has no web page: the source archive lacks its parts", flush=True)
             code = 1
     return code or run(BIN / "twine", "check", "--strict", *sorted((ROOT / "dist").iterdir()))

@@ -1,4 +1,7 @@
-"""Adds to an archive the third-party parts of the web page, and its commit. Without npm the archive has no page."""
+"""Adds to an archive the third-party parts of the web page, its bundle, and its commit.
+
+Without npm the archive has no page, and with the parts alone the page is the modules.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,7 @@ class PageParts(BuildHookInterface):  # type: ignore[type-arg] # hatchling does 
 
         try:
             page_parts.bring()
+            page_parts.bundle()
         except page_parts.NoParts as error:
             self.app.display_warning(str(error))
 

@@ -1,12 +1,13 @@
 """Measures the web page of a busy site: its first answers, and what many viewers cost the service.
 
-    python -m benchmarks.page_load [--jobs 10000] [--viewers 50] [--seconds 30] [--browser]
+    python -m benchmarks.page_load [--jobs 10000] [--viewers 50] [--seconds 30] [--browser] [--latency 100]
 
 The site has 64 devices, a job that runs on each, and *jobs* that wait. Each viewer asks every second for what the page
 shows, as the page does; meanwhile a job is submitted every second. Prints the time of the first answers, the 99th
 percentile at all viewers, the memory of the service, and its share of a core with no viewer, one and all of them. With
-``--browser`` it also starts Chromium and prints when the page shows its first content and its first rows. The viewers
-run on the same cores as the service.
+``--browser`` it also starts Chromium and prints when the page shows its first content and its first rows, with an empty
+cache also over a network of so much ``--latency`` in milliseconds, and how many files it loads for that. The viewers
+run on the same cores as the service. ``python3 page_parts.py --bundle`` makes the page in a few files, as in a wheel.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument("--viewers", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--browser", action="store_true", help="Measure the page in Chromium as well.")
+    parser.add_argument("--latency", type=int, default=100, help="Latency of the network in Chromium, in milliseconds.")
     options = parser.parse_args(words)
     with serving(GPUQUEUE_HEARTBEAT="10s") as site:
         print(f"load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
@@ -80,7 +82,7 @@ def main(words: Sequence[str]) -> None:
         for count in (1, options.viewers):
             _watch(site, count, options.seconds, idle)
         if options.browser:
-            _browse(site)
+            _browse(site, options.latency)
         print(f"load after: {os.getloadavg()[0]:.1f}")
 
 
@@ -218,8 +220,11 @@ def _changes(queue: JobQueue) -> Iterator[None]:
         thread.join()
 
 
-def _browse(site: ServedSite) -> None:
-    """Print when Chromium shows the first content and the first rows: of an empty cache, and of a page loaded again."""
+def _browse(site: ServedSite, latency_ms: int) -> None:
+    """Print when Chromium shows the first content and the first rows: of an empty cache, and of a page loaded again.
+
+    With an empty cache also where each answer takes *latency_ms* longer.
+    """
     from playwright.sync_api import sync_playwright  # noqa: PLC0415 - only for --browser
 
     program = next(filter(None, map(shutil.which, PROGRAMS)), None)
@@ -245,7 +250,31 @@ def _browse(site: ServedSite) -> None:
             f"the queue, loaded again: first content after {_first_content(page)}, "
             f"first rows after {time.perf_counter() - began:.2f} s"
         )
+        _browse_from_afar(browser, address, page.context.storage_state(), latency_ms)
         browser.close()
+
+
+def _browse_from_afar(browser: Any, address: str, signed_in: Any, latency_ms: int) -> None:
+    """Print how the queue comes to a browser with an empty cache and a session. Answers take *latency_ms* more."""
+    context = browser.new_context(
+        ignore_https_errors=True, viewport={"width": 1280, "height": 800}, storage_state=signed_in
+    )
+    page = context.new_page()
+    network = context.new_cdp_session(page)
+    network.send("Network.enable")
+    unlimited = {"downloadThroughput": -1, "uploadThroughput": -1}
+    network.send("Network.emulateNetworkConditions", {"offline": False, "latency": latency_ms, **unlimited})
+    loaded: list[str] = []
+    page.on("request", lambda request: loaded.append(request.url))
+    began = time.perf_counter()
+    page.goto(f"{address}#/queue", wait_until="commit")
+    page.locator("tr.job").first.wait_for()
+    rows_s = time.perf_counter() - began
+    files = [each for each in loaded if "/api/" not in each]
+    print(
+        f"the queue, empty cache, {latency_ms} ms latency: {len(files)} files, first content after "
+        f"{_first_content(page)}, first rows after {rows_s:.2f} s"
+    )
 
 
 def _first_content(page: Any) -> str:

@@ -359,12 +359,13 @@ def _shared(steps: Steps) -> sa.CTE:
         .group_by(changes.c.device, changes.c.at_s)
         .cte("moments")
     )
-    order = {"partition_by": moments.c.device, "order_by": moments.c.at_s}
     levels = sa.select(
         moments.c.device,
         moments.c.at_s,
-        sa.func.sum(moments.c.weight).over(**order).label("level"),
-        (sa.func.lead(moments.c.at_s).over(**order) - moments.c.at_s).label("gap_s"),
+        sa.func.sum(moments.c.weight).over(partition_by=moments.c.device, order_by=moments.c.at_s).label("level"),
+        (
+            sa.func.lead(moments.c.at_s).over(partition_by=moments.c.device, order_by=moments.c.at_s) - moments.c.at_s
+        ).label("gap_s"),
     ).cte("levels")
     part = sa.case((levels.c.level >= 1.0, levels.c.gap_s / levels.c.level), else_=0.0)
     return sa.select(

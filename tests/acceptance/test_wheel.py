@@ -26,6 +26,8 @@ ROOT = Path(__file__).parents[2]
 #: What the tests of an installed wheel, and those of a build, must do without.
 FORBIDDEN = {"git", "node", "npm", "npx"}
 PARTS = runpy.run_path(str(ROOT / "page_parts.py"))["PARTS"]
+#: Most files of the page at its first load, itself among them, if the wheel has the bundle.
+MOST_FILES = 5
 NO_NPM = "npm is not installed, so there is no web page: install Node.js 20 or newer"
 
 
@@ -114,6 +116,10 @@ def test_wheel_and_source_archive_hold_the_parts_of_the_page(wheel: Path) -> Non
     assert [] == [part for part in parts if part not in in_wheel]
     assert [] == [part for part in parts if part not in in_source]
     assert {f"gpuqueue/web/{name}" for name in NEEDED} <= set(parts)
+    built = [f"gpuqueue/web/built/{name}" for name in ("app.js", "app.css", "index.html", ".tree")]
+    is_bundled = (ROOT / built[-1]).exists()  # python3 page_parts.py --bundle, or dev.py dist
+    assert built * is_bundled == [each for each in built if each in in_wheel]
+    assert built * is_bundled == [each for each in built if each in in_source]
 
 
 def test_the_description_leads_nowhere_that_is_not_there(wheel: Path) -> None:
@@ -215,6 +221,10 @@ def test_the_installed_wheel_does_the_whole_job(wheel: Path, place: Path, progra
         files = re.search(r'"(static/[0-9a-f]+/)', read(address[1]))
         assert files is not None
         assert "./preact.js" in read(f"{address[1]}{files[1]}vendor/hooks.js")
+        page = read(address[1])
+        scripts = re.findall(r'<(?:script|link)[^>]*"(static/[^"]+)"', page)
+        assert all(read(f"{address[1]}{each}") for each in scripts)
+        assert not (ROOT / "gpuqueue/web/built/.tree").exists() or len(scripts) <= MOST_FILES - 1
         assert "hello there\n" == gpuqueue("run", "job.py", "--mem", "64M", "--", "there")
         (record,) = json.loads(gpuqueue("history", "--json"))
         assert ("succeeded", "Simulated 8G") == (record["job"]["state"], record["runs"][0]["devices"][0]["name"])

@@ -2,6 +2,9 @@
 
 The address of a file changes when any of the files changes, so browsers keep files for a year. A changed file is seen
 at the next load of the page, without a restart.
+
+``built`` has the same page in a few files, made by ``page_parts.py`` when a wheel is built. It is served if it was made
+of the modules that are here.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ TYPES = {
 }
 #: Files without which there is no page. They are not part of the source.
 NEEDED = ("vendor/preact.js", "vendor/hooks.js", "vendor/htm.js")
+#: The directory of the bundle, and its file with the hash of the modules that it was made of.
+BUILT, OF_TREE = "built/", "built/.tree"
 #: In index.html: the hash of all files.
 MARK = b"@tree@"
 #: Files below this size gain little by compression.
@@ -102,15 +107,25 @@ class PageFiles:
 
     def _read(self, paths: list[Path]) -> None:
         contents = {each.relative_to(self._directory).as_posix(): each.read_bytes() for each in paths}
+        built = {name: contents.pop(name) for name in [*contents] if name.startswith(BUILT)}
         digest = hashlib.sha256()
         for name, content in contents.items():
             digest.update(f"{name}\0{len(content)}\0".encode() + content)
         self.tree = digest.hexdigest()[:20]
+        if built and self._bundled_tree() == self.tree:
+            contents |= {**built, "index.html": built[f"{BUILT}index.html"]}
         contents = {
             name: content.replace(MARK, self.tree.encode()) if name.endswith(".html") else content
             for name, content in contents.items()
         }
         self._files = {name: _file(name, content) for name, content in contents.items()}
+
+    def _bundled_tree(self) -> str:
+        """Return the hash of the modules that the bundle was made of."""
+        try:
+            return (self._directory / OF_TREE).read_text(encoding="ascii")
+        except (OSError, ValueError):
+            return ""
 
 
 def _file(name: str, content: bytes) -> PageFile:

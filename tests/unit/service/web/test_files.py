@@ -43,6 +43,27 @@ def test_only_files_of_a_page_are_served(directory: Path) -> None:
     assert {"index.html", "app.js", *NEEDED} == set(files)
 
 
+def test_a_bundle_is_served_only_for_the_modules_that_it_was_made_of(directory: Path) -> None:
+    """After a change of a module the modules are served again: nobody looks at a page that is older than its source."""
+    files = PageFiles(directory)
+    files.current()
+    of_modules = files.tree
+    (directory / "built").mkdir()
+    (directory / "built" / "app.js").write_text("let all = 1;")
+    (directory / "built" / "index.html").write_text('<script src="static/@tree@/built/app.js"></script>')
+    assert {"index.html", "app.js", *NEEDED} == set(files.current()), "an unfinished bundle is none"
+    assert of_modules == files.tree
+    (directory / "built" / ".tree").write_text(of_modules)
+    (directory / "built" / "app.js").write_text("let all = 2;")
+    found = files.current()
+    assert f'<script src="static/{of_modules}/built/app.js"></script>' == found["index.html"].content.decode()
+    assert b"let all = 2;" == found["built/app.js"].content
+
+    (directory / "app.js").write_text("let two = 2;")
+    assert {"index.html", "app.js", *NEEDED} == set(files.current())
+    assert b"built" not in files.current()["index.html"].content
+
+
 def test_a_large_file_is_compressed_once(directory: Path) -> None:
     """The compressed bytes are those of the file. A small one stays as it is."""
     files = PageFiles(directory).current()
