@@ -231,6 +231,26 @@ class Overview:
     history_away: bool = False
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DevicePast:
+    """The last hours of a device in equal steps, the newest last: most used memory, and mean utilisation, 0 to 1.
+
+    None where nothing was seen: no service ran, its worker was silent, or the driver does not say.
+    """
+
+    used: tuple[float | None, ...] = ()
+    utilisation: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DevicesPast:
+    """The last hours of all devices by UUID. ``at`` is the end of the newest step, ``step_s`` the length of each."""
+
+    at: datetime
+    step_s: int
+    devices: Mapping[str, DevicePast] = field(default_factory=dict)
+
+
 class MemberSort(str, Enum):
     """What the members of an array are sorted by. Unknown values are last.
 

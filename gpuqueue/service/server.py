@@ -249,6 +249,7 @@ async def _served(
     while not all(each.started for each in servers) and not any(each.done() for each in running):  # noqa: ASYNC110 - uvicorn has no event for it
         await asyncio.sleep(0.01)
     ready()
+    site.past.start()
     ended = threading.Event()
     repeater = Repeater(settings, identity, SystemClock(), site.signer)
     repeating = threading.Thread(target=repeater.loop, args=(ended,), name="repeating", daemon=True)

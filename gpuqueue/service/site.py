@@ -38,6 +38,7 @@ from gpuqueue.service.store_tunnel import StoreTunnels
 from gpuqueue.service.uploads import Uploads
 from gpuqueue.service.web.answers import Answers
 from gpuqueue.service.web.cookie import session_of
+from gpuqueue.service.web.device_past import PastOfDevices
 from gpuqueue.service.web.queue_copy import Places, QueueCopy
 from gpuqueue.service.web.table import Tables
 from gpuqueue.settings.settings import Settings
@@ -101,6 +102,7 @@ class Site:
         self.host_progress = HostProgress(self.relays)
         self.delivered, self.host_runs = Delivered(settings), HostRuns()
         self.queue_copy, self.places = QueueCopy(settings), Places()
+        self.past = PastOfDevices(settings)
         self.tables, self.answers = Tables(), Answers()
         self.archives = Slots(ARCHIVES_OF_ACCOUNT, ARCHIVES, "archives of files are sent")
         self.replays = Slots(REPLAYS, REPLAYS, "replays of learned memory are computed")
@@ -185,6 +187,7 @@ class Site:
         """Close the connections. Requests that are being served are finished first."""
         self.ends.close()
         self.queue_copy.close()
+        self.past.close()
         self.metrics.close()
         self._pool.shutdown()
         self._disk.shutdown()

@@ -61,6 +61,10 @@
 
 /** @typedef {{kind: string, since: string, until: string | null, what: string, brief: string, words: string}} RunMark */
 
+/** @typedef {{used: (number | null)[], utilisation: (number | null)[]}} DevicePast shares of 1, the newest last */
+
+/** @typedef {{at: string, step_s: number, devices: Record<string, DevicePast>}} DevicesPast */
+
 /** @typedef {{share: number, counts: string, left_s: number | null, words: string}} Progress */
 
 /**

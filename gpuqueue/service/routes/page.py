@@ -21,6 +21,7 @@ from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_ref import job_name
 from gpuqueue.model.page import (
+    DevicesPast,
     FormStart,
     JobForm,
     JobPlace,
@@ -266,6 +267,16 @@ async def overview(request: Request) -> Response:
         return site.answers.sent(request, key, lambda: _overview(call, state, seen, is_away=is_away), state.at)
 
     return await site_of(request).answer(request, work)
+
+
+@operation(router, "GET /device-past", answer=DevicesPast)
+def device_past(call: Call, request: Request) -> Response:
+    """Return the memory and the utilisation of each device in the last eight hours, in steps of three minutes.
+
+    ``If-None-Match`` works as for ``/queue-table``.
+    """
+    call.must(Action.SEE_SITE)
+    return site_of(request).answers.once(request, site_of(request).past.past())
 
 
 def _overview(call: Call, state: QueueState, seen: Seen, *, is_away: bool) -> Overview:

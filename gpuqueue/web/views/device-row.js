@@ -2,6 +2,7 @@
 import { html } from "../lib.js";
 import { MemoryBar, availableOf } from "../parts/memory-bar.js";
 import { none } from "../parts/none.js";
+import { Sparkline } from "../parts/sparkline.js";
 import { endOf, isProbable } from "../room.js";
 import { jobLink } from "../route.js";
 import { clock, deviceLabel, duration, fullTime, idleWords, percent, plural, size } from "../words.js";
@@ -70,13 +71,21 @@ export const FIGURES = [
   { label: "Power", name: "power", of: (each) => each.power_w, words: (value) => `${Math.round(value)} W` },
 ];
 
-/** @param {{device: import("../types.js").DeviceView, figures: Figure[], now: number, tools?: any}} props */
-export function DeviceRow({ device, figures, now, tools }) {
+/**
+ * @param {object} props
+ * @param {import("../types.js").DeviceView} props.device
+ * @param {Figure[]} props.figures
+ * @param {number} props.now
+ * @param {import("../types.js").DevicesPast | null} [props.past] none: none is shown
+ * @param {any} [props.tools]
+ */
+export function DeviceRow({ device, figures, now, past, tools }) {
   const isAway = device.silent_s !== null || Boolean(device.trouble);
+  const before = past?.devices[device.uuid];
   return html`
     <tr class=${isAway ? "away" : ""}>
       <th scope="row">${deviceLabel(device)} <small class="sub">${device.name}${device.pool ? `, pool ${device.pool}` : ""}</small></th>
-      <td class="memory"><${MemoryBar} device=${device} /></td>
+      <td class="memory"><${MemoryBar} device=${device} />${before ? html`<${Sparkline} past=${before} stepS=${past?.step_s ?? 0} />` : null}</td>
       <td class="figure free" data-label="free" title=${device.closed ?? ""}>${size(availableOf(device))} <small>of ${size(device.total_bytes)}</small></td>
       ${figures.map(({ name, of, words }) => {
         const value = of(device);

@@ -7,7 +7,7 @@ import { Trouble } from "../parts/trouble.js";
 import { mayOnSite } from "../rights.js";
 import { withProgress } from "../room.js";
 import { link } from "../route.js";
-import { plural, size } from "../words.js";
+import { duration, plural, size } from "../words.js";
 import { DeviceDrain, HostDrain } from "./device-drain.js";
 import { DeviceRow, FIGURES } from "./device-row.js";
 import { IdleHolders } from "./idle-holders.js";
@@ -17,6 +17,11 @@ const EVERY_MS = 1000;
 /** How often the progress of runs is asked for, and of how many. */
 const PROGRESS_MS = 5000;
 const MOST_RUNS = 500;
+/** How often the last hours are asked for. */
+const PAST_MS = 60000;
+
+/** How many steps the past of the devices has. @param {import("../types.js").DevicesPast} past */
+const stepsOf = (past) => Math.max(0, ...Object.values(past.devices).map((each) => each.used.length));
 
 /** @param {import("../types.js").DeviceView[]} devices */
 function byHost(devices) {
@@ -71,6 +76,8 @@ export function Overview({ me, query }) {
   const { value, error, again } = usePolled(address("/overview"), EVERY_MS);
   const now = useNow(value?.at ?? null);
   const devices = useDevices(value, now);
+  /** @type {import("../api.js").Polled<import("../types.js").DevicesPast>} */
+  const { value: past } = usePolled(value?.devices.length ? address("/device-past") : null, PAST_MS);
   const hosts = useMemo(() => byHost(devices), [devices]);
   if (!value) return html`<${Trouble} error=${error} />${error ? null : html`<p class="loading">Loading the devices…</p>`}`;
   return html`
@@ -81,13 +88,14 @@ export function Overview({ me, query }) {
       <${Totals} overview=${value} />
       <${IdleHolders} devices=${value.devices} now=${now} />
       <${Legend} />
-      ${hosts.map(([host, devices]) => html`<${Host} key=${host} host=${host} devices=${devices} now=${now} mayDrain=${mayOnSite(me, "drain")} onChange=${again} />`)}
+      ${past && stepsOf(past) ? html`<p class="note">Below each bar: the last ${duration(past.step_s * stepsOf(past))}, memory used as an area and load as a line.</p>` : null}
+      ${hosts.map(([host, devices]) => html`<${Host} key=${host} host=${host} devices=${devices} now=${now} past=${past ?? null} mayDrain=${mayOnSite(me, "drain")} onChange=${again} />`)}
     ` : html`<${Empty} />`}
   `;
 }
 
-/** @param {{host: string, devices: import("../types.js").DeviceView[], now: number, mayDrain: boolean, onChange: () => void}} props */
-function Host({ host, devices, now, mayDrain, onChange }) {
+/** @param {{host: string, devices: import("../types.js").DeviceView[], now: number, past: import("../types.js").DevicesPast | null, mayDrain: boolean, onChange: () => void}} props */
+function Host({ host, devices, now, past, mayDrain, onChange }) {
   const silent = devices.every((each) => each.silent_s !== null);
   const refusals = devices.find((each) => each.refusals)?.refusals;
   const figures = FIGURES.filter(({ of }) => devices.some((each) => of(each) !== null)); // a simulated device has none
@@ -102,7 +110,7 @@ function Host({ host, devices, now, mayDrain, onChange }) {
             ${figures.map(({ label }) => html`<th key=${label} scope="col" class="figure">${label}</th>`)}
             <th scope="col">Jobs</th><th scope="col" class="state">State</th>
           </tr></thead>
-          <tbody>${devices.map((each) => html`<${DeviceRow} key=${each.uuid} device=${each} figures=${figures} now=${now} tools=${mayDrain ? html`<${DeviceDrain} device=${each} onChange=${onChange} />` : null} />`)}</tbody>
+          <tbody>${devices.map((each) => html`<${DeviceRow} key=${each.uuid} device=${each} figures=${figures} now=${now} past=${past} tools=${mayDrain ? html`<${DeviceDrain} device=${each} onChange=${onChange} />` : null} />`)}</tbody>
         </table>
       </div>
     </section>
