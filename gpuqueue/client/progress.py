@@ -13,6 +13,7 @@ from gpuqueue.client.connection import Connection
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.learning.signature import program_of
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.progress import Progress, Reading
 from gpuqueue.system import progress_file
@@ -109,11 +110,15 @@ def runs_before(connection: Connection, jobs: Sequence[Job], *, by_name: bool = 
     def durations_s(job: Job, *, alike: bool) -> list[float]:
         spec, array_id = job.spec, None if job.member is None else job.member.array_id
         user, command = spec.account.name, spec.command
-        key = (user, spec.name, *((command, str(array_id)) if alike else ()))
+        key = (user, command, str(array_id)) if alike else (user, spec.name)
         if key not in asked:
-            asked[key] = connection.database.durations_s(
-                user=user, name=spec.name, command=command if alike else None, array_id=array_id
-            )
+            if alike:
+                program = program_of(spec.argv, spec.script, spec.cwd)
+                asked[key] = connection.database.durations_alike_s(
+                    user=user, program=program, command=command, array_id=array_id
+                )
+            else:
+                asked[key] = connection.database.durations_s(user=user, name=spec.name)
         return asked[key]
 
     for job in jobs:

@@ -26,7 +26,7 @@ from gpuqueue.history import (
 )
 from gpuqueue.history import statistics as figures
 from gpuqueue.history.connect import check_revision, open_engine, reading, writing
-from gpuqueue.history.past_runs import ARRAYS, QUERY, arrays_of, past_runs
+from gpuqueue.history.past_runs import ARRAYS, QUERY, TELLING, arrays_of, past_runs
 from gpuqueue.history.tables import jobs, runs
 from gpuqueue.model.run import EndingKind
 
@@ -54,24 +54,34 @@ def runs_of(connection: sa.Connection, user: str, program: str) -> tuple[PastRun
     return past_runs(rows, {row.id: row.spec for row in arrays if row is not None})
 
 
-def durations_s(
-    connection: sa.Connection, *, user: str, name: str, command: str | None = None, array_id: int | None = None
-) -> list[float]:
-    """Return the durations in seconds of *user*'s newest runs of jobs called *name* that succeeded.
+def durations_s(connection: sa.Connection, *, user: str, name: str) -> list[float]:
+    """Return the durations in seconds of *user*'s newest runs of jobs called *name* that succeeded."""
+    return _durations_s(connection, jobs.c.user_name == user, jobs.c.name == name)
 
-    With a *command*, only those with the same one, or of the same array.
+
+def durations_alike_s(
+    connection: sa.Connection, *, user: str, program: str, command: str, array_id: int | None
+) -> list[float]:
+    """Return the durations in seconds of the newest runs like a job of *user* that succeeded.
+
+    These are those of the other members of its array, else those with the same *command*, which runs *program*.
     """
+    if array_id is not None:
+        return _durations_s(connection, jobs.c.array_id == array_id)
+    same = (jobs.c.user_name == user, jobs.c.program == program, sa.text(f"({TELLING})"), jobs.c.command == command)
+    newest = sa.select(jobs.c.id).where(*same).order_by(jobs.c.program.desc(), jobs.c.id.desc()).limit(_MOST_DURATIONS)
+    return _durations_s(connection, jobs.c.id.in_(newest))
+
+
+def _durations_s(connection: sa.Connection, *conditions: sa.ColumnElement[bool]) -> list[float]:
     found = (
         sa.select(runs.c.duration_s)
         .join(jobs, jobs.c.id == runs.c.job_id)
-        .where(jobs.c.user_name == user, jobs.c.name == name)
+        .where(*conditions)
         .where(runs.c.ending == EndingKind.EXITED.value, runs.c.exit_code == 0, runs.c.duration_s.is_not(None))
         .order_by(runs.c.job_id.desc())
         .limit(_MOST_DURATIONS)
     )
-    if command is not None:
-        is_alike = jobs.c.command == command
-        found = found.where(is_alike if array_id is None else sa.or_(is_alike, jobs.c.array_id == array_id))
     return list(connection.scalars(found))
 
 
@@ -116,6 +126,7 @@ class HistoryDatabase:
     retries_of = _with_connection(queries.retries_of)
     retried = _with_connection(queries.retried)
     durations_s = _with_connection(durations_s)
+    durations_alike_s = _with_connection(durations_alike_s)
     runs_of_program = _with_connection(runs_of)
     kept_environment = _with_connection(environments.kept)
     forget_environments = _with_connection(environments.forget, writes=True)

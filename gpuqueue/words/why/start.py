@@ -38,7 +38,8 @@ def start_lines(found: Why, explanation: Explanation) -> Iterator[str]:
         for each in explanation.runs_in_the_way:
             yield from _progress(found, each)
         return
-    yield f"unknown: {_unknown(found, explanation, start)}"
+    about = "" if start.rivals or start.behind or start.limited else about_in_brief(found, explanation)
+    yield f"{about or 'unknown'}: {_unknown(found, explanation, start)}"
     if start.in_vain:
         lasting = " and ".join(called(found, each) for each in start.in_vain)
         vain = f"the end of {lasting} took too long, so the reservation was dropped; other jobs start there"

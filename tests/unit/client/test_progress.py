@@ -12,6 +12,7 @@ from factories import make_spec
 from gpuqueue.client.connection import Connection
 from gpuqueue.client.progress import job_progress, usual_of
 from gpuqueue.errors import HistoryUnreachable
+from gpuqueue.learning.signature import program_of
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.progress import Progress, Reading
 
@@ -29,15 +30,16 @@ YOUNG = Progress(share=0.001, counts="epoch 1/90")
 def connection(durations_s: list[float] | None) -> Connection:
     """Return a connection to a history with these durations of earlier runs, or to none."""
 
-    def durations(*, user: str, name: str, command: str | None, array_id: int | None) -> list[float]:
-        assert (JOB.spec.account.name, "train", JOB.spec.command, None) == (user, name, command, array_id)
+    def durations(*, user: str, program: str, command: str, array_id: int | None) -> list[float]:
+        assert (JOB.spec.account.name, JOB.spec.command, None) == (user, command, array_id)
+        assert program_of(JOB.spec.argv, JOB.spec.script, JOB.spec.cwd) == program
         if durations_s is None:
             raise HistoryUnreachable("the history is away")
         return durations_s
 
     known: Any = SimpleNamespace(
         queue=SimpleNamespace(now_ms=lambda: round(NOW.timestamp() * 1000)),
-        database=SimpleNamespace(durations_s=durations),
+        database=SimpleNamespace(durations_alike_s=durations),
     )
     return cast("Connection", known)
 
