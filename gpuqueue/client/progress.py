@@ -8,15 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuqueue.client.connection import Connection
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.learning.signature import program_of
+from gpuqueue.lazy.imports import later
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.progress import Progress, Reading
 from gpuqueue.system import progress_file
+
+if TYPE_CHECKING:
+    from gpuqueue.learning import signature
+else:  # only for runs of which the history is asked
+    signature = later("gpuqueue.learning.signature")
 
 #: Most runs for which the history is asked at a time.
 MAX_ASKED = 50
@@ -113,7 +119,7 @@ def runs_before(connection: Connection, jobs: Sequence[Job], *, by_name: bool = 
         key = (user, command, str(array_id)) if alike else (user, spec.name)
         if key not in asked:
             if alike:
-                program = program_of(spec.argv, spec.script, spec.cwd)
+                program = signature.program_of(spec.argv, spec.script, spec.cwd)
                 asked[key] = connection.database.durations_alike_s(
                     user=user, program=program, command=command, array_id=array_id
                 )
@@ -135,7 +141,7 @@ def runs_before(connection: Connection, jobs: Sequence[Job], *, by_name: bool = 
 def job_progress(connection: Connection, jobs: Iterable[Job], shown: Mapping[int, Reading]) -> dict[int, Progress]:
     """Return the progress of running *jobs*, by job id, from what their output has *shown*, and from earlier runs.
 
-    Earlier runs of the same command count where the run is young, and tell whether a bar alone is that of the job.
+    Earlier runs of the same command count where the run is young, and show whether a bar alone is that of the job.
     Where it stays unknown, the job has none. If the history is unreachable, the pace of the run alone counts.
     """
     found = {job_id: reading.progress for job_id, reading in shown.items() if reading.is_sure}

@@ -44,7 +44,7 @@ class Progress:
 class Reading:
     """The ``progress`` that the output of a run shows. ``is_sure``: it is that of the whole job for certain.
 
-    What is not sure may be that of the first epoch. Earlier runs tell: :mod:`gpuqueue.client.progress`.
+    What is not sure may be that of the first epoch. See :mod:`gpuqueue.client.progress`.
     """
 
     progress: Progress
