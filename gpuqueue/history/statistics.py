@@ -3,16 +3,17 @@
 The period is a small table of steps (one, or one per day). Each run is joined with the steps that it overlaps. So one
 statement answers for a period, for each of its days, and for each device step by step.
 
-The runs are read twice: once for the sums, and once for the waits, whose percentiles need the runs in order. Both times
-the groups and the total come from the same rows.
+The runs are read three times: for the sums, for the time of devices, and for the waits, whose percentiles need the runs
+in order. Each time the groups and the total come from the same rows.
 
 The time of a device is shared by its runs: at each moment by their allocated memory. With ``level`` as the memory of
-all runs on the device, a run of ``weight`` has the integral of weight / level. So one window over the moments at which
+all runs on the device, a run of ``weight`` has the integral of weight / level. So one sweep over the moments at which
 runs begin and end gives the integral of 1 / level, and a run has its difference between its end and its begin.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 from array import array
 from collections import defaultdict
@@ -227,6 +228,8 @@ def grouped(
     groupings = [names, ()] if total and names else [names]
     for key, row in _summed(connection, _held(steps, names, user), groupings, _sums):
         found[key].update(row)
+    for key, row in _parts(connection, steps, names, user, total=len(groupings) > 1):
+        found[key].update(row)
     for key, row in _waits(connection, _waited(steps, names, user), groupings):
         found[key].update(row)
     known = Figures.__dataclass_fields__
@@ -322,61 +325,108 @@ def _weight() -> sa.ColumnElement[float]:
     return sa.cast(run_devices.c.lease_bytes, sa.Double) + 1.0
 
 
-def _shared(steps: Steps) -> sa.CTE:
-    """Return the integral of 1 / level of each device, at each moment at which a run or a step begins or ends there."""
-    since, until = (sa.literal(each, UtcDateTime) for each in (steps[0][0], steps[-1][1]))
-    begin_s, end_s = _within(since, until)
-    spans = (
+class _Sweep:
+    """A sweep through the runs of one device. ``integral`` is that of 1 / level so far."""
+
+    def __init__(self, bounds: Sequence[float], add: Callable[[Key, int, int, float], None]) -> None:
+        self._bounds, self._add = bounds, add
+        self._step = 0
+        self._at_s = bounds[0]
+        self._level = self._integral = 0.0
+        #: The runs that go on: end, number, weight, integral when they or the step began, key, 1 for a CPU.
+        self._live: list[tuple[float, int, float, float, Key, int]] = []
+
+    def begin(self, number: int, begin_s: float, end_s: float, weight: float, key: Key, on_cpu: int) -> None:
+        """Add a run. Runs come in the order of their begins, each with another number."""
+        self.go_on(max(begin_s, self._bounds[0]))
+        end_s = min(end_s, self._bounds[-1])
+        heapq.heappush(self._live, (end_s, number, weight, self._integral, key, on_cpu))
+        self._level += weight
+
+    def go_on(self, until_s: float) -> None:
+        """Go on to *until_s*: runs that end get their part, and at the end of a step the others theirs so far."""
+        while True:
+            end_s = self._live[0][0] if self._live else math.inf
+            bound_s = self._bounds[self._step + 1] if self._step + 1 < len(self._bounds) else math.inf
+            next_s = min(end_s, bound_s)
+            to_s = min(next_s, until_s)
+            if self._live:
+                self._integral += (to_s - self._at_s) / self._level
+            self._at_s = to_s
+            if next_s > until_s:
+                return
+            if end_s <= bound_s:
+                _, _, weight, since, key, on_cpu = heapq.heappop(self._live)
+                self._level = self._level - weight if self._live else 0.0
+                self._add(key, self._step, on_cpu, weight * (self._integral - since))
+                continue
+            for at, (run_end_s, number, weight, since, key, on_cpu) in enumerate(self._live):
+                self._add(key, self._step, on_cpu, weight * (self._integral - since))
+                self._live[at] = (run_end_s, number, weight, self._integral, key, on_cpu)
+            self._step += 1
+
+
+def _parts(
+    connection: sa.Connection, steps: Steps, names: Sequence[str], user: str | None, *, total: bool
+) -> Iterator[tuple[Key, Mapping[str, Any]]]:
+    """Yield the time of devices of each group, by one sweep through the runs in the order of their begins.
+
+    SQLite would join the steps with the runs for it, and sort all of that twice.
+    """
+    found: dict[Key, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    position = names.index("step") if "step" in names else None
+
+    def add(key: Key, step: int, on_cpu: int, part_s: float) -> None:
+        if user is not None:
+            if key[-1] != user:
+                return
+            key = key[:-1]
+        group = key if position is None else (*key[:position], step, *key[position + 1 :])
+        found[group][on_cpu] += part_s
+        if total:
+            found[()][on_cpu] += part_s
+
+    bounds = [start.timestamp() for start, _ in steps] + [steps[-1][1].timestamp()]
+    devices: dict[str, _Sweep] = defaultdict(lambda: _Sweep(bounds, add))
+    rows = connection.execute(_spans(steps, names, user), execution_options={"yield_per": _AT_A_TIME})
+    for number, (device, begin_s, end_s, weight, on_cpu, *key) in enumerate(rows):
+        devices[device].begin(number, begin_s, end_s, weight, tuple(key), on_cpu)
+    for sweep in devices.values():
+        sweep.go_on(bounds[-1])
+    yield from ((key, {"gpu_s": gpu_s, "cpu_s": cpu_s}) for key, (gpu_s, cpu_s) in found.items())
+
+
+def _spans(steps: Steps, names: Sequence[str], user: str | None) -> sa.Select[Any]:
+    """Return each run on each device in the period: when, its weight, and its key, with the user behind if *user*."""
+    since, until = steps[0][0], steps[-1][1]
+    begin_s, end_s = _within(sa.literal(since, UtcDateTime), sa.literal(until, UtcDateTime))
+    columns: dict[str, sa.ColumnElement[Any]] = {
+        "user": jobs.c.user_name,
+        "host": runs.c.host,
+        "device": run_devices.c.device_uuid,
+        "step": sa.literal_column("0"),
+    }
+    source = _with_devices(runs.join(jobs, jobs.c.id == runs.c.job_id) if user or "user" in names else runs)
+    return (
         sa.select(
-            run_devices.c.device_uuid.label("device"),
-            begin_s.label("begin_s"),
-            end_s.label("end_s"),
-            _weight().label("weight"),
+            run_devices.c.device_uuid,
+            begin_s,
+            end_s,
+            _weight(),
+            # A device of unknown kind counts as a GPU: its run was lost before it started.
+            sa.case((run_devices.c.kind == DeviceKind.CPU.value, 1), else_=0),
+            *(columns[name] for name in names),
+            *([] if user is None else [jobs.c.user_name.label("whose")]),
         )
-        .select_from(_with_devices(runs))
+        .select_from(source)
         .where(
             run_devices.c.device_uuid.is_not(None),
             sa.or_(runs.c.ended_at >= since, runs.c.ended_at.is_(None)),
             runs.c.claimed_at < until,
             end_s > begin_s,
         )
-        .cte("spans")
+        .order_by(runs.c.claimed_at)
     )
-    bounds = sa.union_all(
-        *(
-            sa.select(_seconds(sa.literal(each, UtcDateTime)).label("at_s"))
-            for each in {each for both in steps for each in both}
-        )
-    ).cte("bounds")
-    there = sa.select(spans.c.device).distinct().cte("there")
-    changes = sa.union_all(
-        sa.select(spans.c.device, spans.c.begin_s.label("at_s"), spans.c.weight),
-        sa.select(spans.c.device, spans.c.end_s, -spans.c.weight),
-        sa.select(there.c.device, bounds.c.at_s, sa.literal(0.0)).select_from(there.join(bounds, sa.true())),
-    ).cte("changes")
-    moments = (
-        sa.select(changes.c.device, changes.c.at_s, sa.func.sum(changes.c.weight).label("weight"))
-        .group_by(changes.c.device, changes.c.at_s)
-        .cte("moments")
-    )
-    levels = sa.select(
-        moments.c.device,
-        moments.c.at_s,
-        sa.func.sum(moments.c.weight).over(partition_by=moments.c.device, order_by=moments.c.at_s).label("level"),
-        (
-            sa.func.lead(moments.c.at_s).over(partition_by=moments.c.device, order_by=moments.c.at_s) - moments.c.at_s
-        ).label("gap_s"),
-    ).cte("levels")
-    part = sa.case((levels.c.level >= 1.0, levels.c.gap_s / levels.c.level), else_=0.0)
-    return sa.select(
-        levels.c.device,
-        levels.c.at_s,
-        (
-            sa.func.coalesce(
-                sa.func.sum(part).over(partition_by=levels.c.device, order_by=levels.c.at_s, rows=(None, -1)), 0.0
-            )
-        ).label("integral"),
-    ).cte("shared")
 
 
 def _held(steps: Steps, names: Sequence[str], user: str | None) -> sa.CTE:
@@ -384,17 +434,8 @@ def _held(steps: Steps, names: Sequence[str], user: str | None) -> sa.CTE:
     source, step, conditions = _reach(steps, names, user, of_job=False)
     start_s, end_s = _within(step.step_start, step.step_end)
     took = end_s - start_s
-    shared = _shared(steps)
-    before, after = shared.alias("before"), shared.alias("after")
-    device = run_devices.c.device_uuid
-    joined = (
-        _with_devices(source)
-        .outerjoin(before, (before.c.device == device) & (before.c.at_s == start_s))
-        .outerjoin(after, (after.c.device == device) & (after.c.at_s == end_s))
-    )
     # The store's clock may have been set back: a negative time counts as 0.
     is_held = run_devices.c.device_uuid.is_not(None) & (took > 0)
-    part = _weight() * (after.c.integral - before.c.integral)
     here = (runs.c.ended_at >= step.step_start) & (runs.c.ended_at < step.step_end)
     # A run that reached its time limit succeeded if its job did: it was a probe.
     its_job = jobs.alias("its_job")
@@ -418,14 +459,11 @@ def _held(steps: Steps, names: Sequence[str], user: str | None) -> sa.CTE:
             sa.case((here & well, _WELL), (here, runs.c.ending)).label("ended_as"),
             sa.case((full, sa.case((ran_again, 1), else_=0)), else_=0).label("repaired"),
             sa.case((is_held, took), else_=0.0).label("held_s"),
-            sa.case((is_held, part), else_=0.0).label("part_s"),
-            # A device of unknown kind counts as a GPU: its run was lost before it started.
-            sa.case((run_devices.c.kind == DeviceKind.CPU.value, 1), else_=0).label("on_cpu"),
             run_devices.c.lease_bytes,
             run_devices.c.peak_bytes,
             run_devices.c.utilisation_mean,
         )
-        .select_from(joined)
+        .select_from(_with_devices(source))
         .where(*conditions)
         .cte("held")
     )
@@ -445,8 +483,6 @@ def _sums(rows: sa.CTE, counts: sa.ColumnElement[int]) -> list[sa.ColumnElement[
         sa.func.sum(sa.case((rows.c.ended_as.is_not(None), counts), else_=0)).label("ended"),
         *(sa.func.sum(sa.case((rows.c.ended_as == way, counts), else_=0)).label(way) for way in ways),
         sa.func.sum(rows.c.repaired * counts).label("repaired"),
-        time(rows.c.on_cpu == 0, rows.c.part_s).label("gpu_s"),
-        time(rows.c.on_cpu == 1, rows.c.part_s).label("cpu_s"),
         sa.func.sum(held).label("held_s"),
         sa.func.sum(held * lease).label("asked_byte_s"),
         time(peak.is_not(None), held * lease).label("measured_byte_s"),
