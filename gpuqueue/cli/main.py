@@ -71,6 +71,7 @@ COMMANDS = {
     "join": ("gpuqueue.cli.commands.join", "Add this machine to the hosts of a service, as root."),
     "uninstall": ("gpuqueue.cli.commands.uninstall", "Remove what install or join has made."),
     "doctor": ("gpuqueue.cli.commands.doctor", "Find problems on this site, and suggest fixes."),
+    "burst": ("gpuqueue.cli.commands.burst", "Borrow GPUs from a cluster for some hours."),
     "db": ("gpuqueue.cli.commands.db", "Maintain the history database."),
     "completion": ("gpuqueue.cli.commands.completion", "Print the completion script of a shell."),
 }
@@ -98,7 +99,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Change jobs": ("cancel", "hold", "release", "edit", "extend", "move", "retry", "tag", "note"),
     "Planning": ("estimate", "probe", "simulate"),
     "History": ("history", "stats", "notify", "snapshots"),
-    "Devices": ("top", "gpus", "limits", "drain", "resume", "lost"),
+    "Devices": ("top", "gpus", "limits", "drain", "resume", "lost", "burst"),
     "Access": ("web", "login", "logout", "whoami", "token", "mcp", "audit"),
     "This machine": ("up", "status", "down", "serve", "install", "join", "uninstall", "doctor", "db", "completion"),
 }

@@ -71,3 +71,16 @@ def _read(kind: type[T], service: ServiceAddress, reply: Reply) -> T:
     except Unreadable:
         raise no_service(service, reply) from None
     return found
+
+
+def leave(service: ServiceAddress) -> None:
+    """Leave the site: the service revokes the token of this host.
+
+    Raises:
+        NotAuthenticated: the service does not accept the token; it was revoked, or has expired.
+        Refused, Unreachable, Unreadable: as above.
+
+    """
+    reply = ask(service, "/host/leave", {})
+    if not reply.is_ok:
+        _read(Joined, service, reply)

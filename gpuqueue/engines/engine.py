@@ -132,8 +132,11 @@ class Engine(Protocol):
         and the engine's accounting says how it ended.
         """
 
-    def cancel(self, ref: Ref) -> None:
+    def cancel(self, ref: Ref, *, now: bool = False) -> None:
         """Have an allocation ended. One that is over already, or has another key than *ref*, is left alone.
+
+        One that waits is removed. The script of one that runs gets SIGTERM, and only the script: it can end what it has
+        started in order. With *now* the engine ends everything by its own rules, which may signal all processes.
 
         Raises:
             EngineUnreachable: the engine does not answer.
@@ -164,4 +167,3 @@ def check_key(key: str) -> str:
     if not _KEY.fullmatch(key):
         raise BadRequest(f"{key!r} is no key of an allocation: 4 to 20 small letters and digits")
     return key
-

@@ -43,15 +43,19 @@ SEARCH_STEP_S, SEARCH_S = 2.0, 20.0
 SACCT_SINCE = "now-30days"
 NAME = "gpuqueue-"
 #: Words of Slurm for a job that waits, also once more, and for one that is over. All others run or are cleaned up.
-_WAITING = frozenset(("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"))
+_WAITING = frozenset(
+    "PENDING CONFIGURING REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT".split()  # noqa: SIM905 - a list of words
+)
 _ENDED = frozenset(
-    ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED")
-    + ("TIMEOUT",)
+    "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED REVOKED TIMEOUT".split()  # noqa: SIM905
 )
 #: What sbatch says when slurmctld itself has refused the request. After any other error it may have accepted it.
-_REFUSED = re.compile(r"batch job submission failed: (?!.*(time(d)? ?out|contact|connect|socket|communicat))|invalid|unrecogni[sz]ed", re.IGNORECASE)
-#: Columns of squeue: no character in them means anything to a shell, for wrappers such as ssh. The last may hold commas.
+_REFUSED = re.compile(r"batch job submission failed|invalid|unrecogni[sz]ed", re.IGNORECASE)
+_NOT_SURE = re.compile(r"time(d)? ?out|contact|connect|socket|communicat|receive", re.IGNORECASE)
+#: Columns of squeue: no character means anything to a shell, for wrappers such as ssh. The last may hold commas.
 _COLUMNS = "%i,%j,%T,%V,%L,%N,%r"
+#: What scancel says of a job that is over, or that no slurmctld knows.
+_NO_JOB = re.compile(r"invalid job id|already completing or completed|job not running|no active", re.IGNORECASE)
 _PROGRAMS = frozenset(("sbatch", "squeue", "scancel", "sacct"))
 _PREFIX = re.compile(r"^(\w+: )?error: ")
 _LEFT = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)")
@@ -92,7 +96,9 @@ class _Row:
         if self.phase in {Phase.WAITING, Phase.ENDED} and self.reason not in {"", "None"}:
             word = f"{word} ({self.reason})"
         running = self.phase is Phase.RUNNING
-        return Status(phase=self.phase, word=word, node=self.node if running else None, left_s=self.left_s if running else None)
+        return Status(
+            phase=self.phase, word=word, node=self.node if running else None, left_s=self.left_s if running else None
+        )
 
 
 class Slurm:
@@ -123,7 +129,7 @@ class Slurm:
             if done.returncode == 0 and job_id.isdecimal():  # whatever it wrote to its standard error
                 return Ref(key, job_id)
             trouble = _last(done.stderr) or f"sbatch ended with {done.returncode}"
-            is_refused = done.returncode != 0 and bool(_REFUSED.search(done.stderr))
+            is_refused = bool(_REFUSED.search(done.stderr)) and not _NOT_SURE.search(done.stderr)
         return self._found_after(key, trouble, is_refused=is_refused)
 
     def _found_after(self, key: str, trouble: str, *, is_refused: bool) -> Ref:
@@ -194,7 +200,9 @@ class Slurm:
         rows: Mapping[Ref, _Accounted] = {}
         trouble = "sacct does not know it"
         try:
-            rows = {row.ref: row for row in self._accounted([ref.key for ref in missing])}  # the last one of a key counts
+            rows = {
+                row.ref: row for row in self._accounted([ref.key for ref in missing])
+            }  # the last one of a key counts
         except EngineUnreachable as error:
             trouble = str(error)
         found: dict[Ref, Status] = {}
@@ -210,11 +218,14 @@ class Slurm:
 
     # ---- cancel and find -----------------------------------------------------------------------------------------
 
-    def cancel(self, ref: Ref) -> None:
+    def cancel(self, ref: Ref, *, now: bool = False) -> None:
         """Cancel a job, by its id and its name: an id that came again is not hit."""
-        done = self._run(["scancel", f"--name={NAME}{ref.key}", ref.id], limit_s=self._access.ask_s)
-        if done.returncode != 0 and "invalid job id" not in done.stderr.lower():
-            raise EngineUnreachable(f"Slurm did not cancel job {ref.id}: {_last(done.stderr)}")
+        whose = [f"--name={NAME}{ref.key}", ref.id]
+        commands = [["--state=PENDING", *whose], ["--batch", "--signal=TERM", "--state=RUNNING", *whose]]
+        for words in [whose] if now else commands:
+            done = self._run(["scancel", *words], limit_s=self._access.ask_s)
+            if done.returncode != 0 and not _NO_JOB.search(done.stderr):
+                raise EngineUnreachable(f"Slurm did not cancel job {ref.id}: {_last(done.stderr)}")
 
     def find(self, key: str) -> Ref | None:
         """Find a job by its key: in the queue, else in the accounting if there is one."""
@@ -237,7 +248,8 @@ class Slurm:
         """
         names = ",".join(f"{NAME}{key}" for key in keys)
         words = ["squeue", "--me", "--noheader", "--states=all", f"--name={names}", f"--format={_COLUMNS}"]
-        return [row for line in self._lines(words) if (row := _row_of_queue(line)) is not None and row.ref.key in keys]
+        rows = filter(None, map(_row_of_queue, self._lines(words)))
+        return [row for row in rows if row.ref.key in keys]
 
     def _accounted(self, keys: Collection[str]) -> list[_Accounted]:
         """Return what sacct lists of the jobs with these *keys*, the oldest first.
@@ -250,7 +262,9 @@ class Slurm:
         columns = "JobIDRaw,JobName,State,Submit,End"
         words = ["env", "SLURM_TIME_FORMAT=%s", "sacct", "--noheader", "--parsable2", "--allocations", "--duplicates"]
         words += [f"--name={names}", f"--starttime={SACCT_SINCE}", f"--format={columns}"]
-        found = [row for line in self._lines(words) if (row := _row_of_accounting(line)) is not None and row.ref.key in keys]
+        found = [
+            row for line in self._lines(words) if (row := _row_of_accounting(line)) is not None and row.ref.key in keys
+        ]
         return sorted(found, key=lambda row: row.submitted)
 
     def _lines(self, words: Sequence[str]) -> list[str]:
@@ -284,7 +298,8 @@ class Slurm:
             raise EngineUnreachable(f"{_program(words)} did not answer within {limit_s:g} s") from None
         except OSError as error:
             raise EngineUnreachable(
-                f"{command[0]} cannot be run ({error.strerror})", "is Slurm installed here? set wrapper in [burst.slurm]"
+                f"{command[0]} cannot be run ({error.strerror})",
+                "is Slurm installed here? set wrapper in [burst.slurm]",
             ) from error
 
 
@@ -304,7 +319,7 @@ def _row_of_queue(line: str) -> _Row | None:
         ref=Ref(name.removeprefix(NAME), job_id),
         state=state,
         submitted=submitted,
-        left_s=_duration_of(left),
+        left_s=duration_of(left),
         node=node or None,
         reason=in_one_line(reason),
     )
@@ -325,7 +340,7 @@ def _row_of_accounting(line: str) -> _Accounted | None:
     )
 
 
-def _duration_of(text: str) -> float | None:
+def duration_of(text: str) -> float | None:
     """Return the seconds of ``[[days-]hours:]minutes:seconds``; None for NOT_SET, UNLIMITED and INVALID."""
     found = _LEFT.fullmatch(text.strip())
     if found is None:

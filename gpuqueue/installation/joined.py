@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import field
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from gpuqueue.installation.site import ETC, RUNS, STATE
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model.joining import Joined
+from gpuqueue.model.joining import Joined, common_of, lines_of
 
 #: The token of this host, and the certificates of the authorities of service and store.
 TOKEN, SERVICE_CA, STORE_CA = ETC / "host-token", ETC / "service-ca.pem", ETC / "store-ca.pem"
@@ -51,14 +50,7 @@ def config_text(joining: Joining) -> str:
         "service_token_file": str(TOKEN),
         **({} if joining.ca is None else {"service_ca": str(SERVICE_CA)}),
     }
-    common = {
-        "host_lost_after": _duration(shared.host_lost_after_s),
-        "heartbeat": _duration(shared.heartbeat_s),
-        "loss_limit": shared.loss_limit,
-        "on_partition": shared.on_partition,
-        "log_limit": _size(shared.log_limit_bytes),
-    }
-    return f"{_HEAD}{_lines(own)}{_SHARED}{_lines(common)}"
+    return f"{_HEAD}{lines_of(own)}{_SHARED}{lines_of(common_of(shared))}"
 
 
 def redis_url(found: Joined) -> str:
@@ -69,15 +61,3 @@ def redis_url(found: Joined) -> str:
     given = [(name, value) for name, value in parse_qsl(parts.query) if name != _CA_PARAMETER]
     query = urlencode([*given, (_CA_PARAMETER, str(STORE_CA))], safe="/", quote_via=quote)
     return urlunsplit(parts._replace(query=query))
-
-
-def _lines(values: dict[str, object]) -> str:
-    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())  # JSON's texts are also TOML's
-
-
-def _duration(duration_s: float) -> str:
-    return f"{duration_s:.3f}".rstrip("0").rstrip(".") + "s"
-
-
-def _size(size_bytes: int | None) -> str:
-    return "none" if size_bytes is None else f"{size_bytes / 2**20!r}M".replace(".0M", "M")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import field
 from datetime import datetime
 
@@ -61,3 +63,27 @@ class Joined:
 def fit(one: str, other: str) -> bool:
     """Return whether hosts of these two versions can work for one site: the major and the minor number are the same."""
     return one.split(".")[:2] == other.split(".")[:2]
+
+
+def common_of(shared: HostSettings) -> dict[str, object]:
+    """Return what a host writes into its settings file so that it has SHARED in common with its site."""
+    return {
+        "host_lost_after": _duration(shared.host_lost_after_s),
+        "heartbeat": _duration(shared.heartbeat_s),
+        "loss_limit": shared.loss_limit,
+        "on_partition": shared.on_partition,
+        "log_limit": _size(shared.log_limit_bytes),
+    }
+
+
+def lines_of(values: Mapping[str, object]) -> str:
+    """Return lines of a settings file."""
+    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())  # JSON's texts are also TOML's
+
+
+def _duration(duration_s: float) -> str:
+    return f"{duration_s:.3f}".rstrip("0").rstrip(".") + "s"
+
+
+def _size(size_bytes: int | None) -> str:
+    return "none" if size_bytes is None else f"{size_bytes / 2**20!r}M".replace(".0M", "M")

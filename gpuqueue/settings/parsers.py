@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import ipaddress
     from typing import TypeVar
 
-    from gpuqueue.model import access, container, python_environments
+    from gpuqueue.model import access, burst, container, python_environments
     from gpuqueue.model import slots as slotting
     from gpuqueue.settings import addresses, credentials
 
@@ -30,6 +30,7 @@ else:  # few sites set what needs these
     ipaddress = later("ipaddress")
     access = later("gpuqueue.model.access")
     container = later("gpuqueue.model.container")
+    burst = later("gpuqueue.model.burst")
     addresses = later("gpuqueue.settings.addresses")
     credentials = later("gpuqueue.settings.credentials")
     python_environments = later("gpuqueue.model.python_environments")
@@ -361,4 +362,5 @@ READERS: dict[str, Callable[[str], Any]] = {
     "login_shells": _shells,
     "launcher": _directory,
     "runs_dir": _directory,
+    "burst": _late(lambda: burst.parse_burst),
 }

@@ -24,6 +24,7 @@ from gpuqueue.version import VERSION
 
 if TYPE_CHECKING:
     from gpuqueue.model import slots as slotting
+    from gpuqueue.model.burst import PilotSettings
     from gpuqueue.model.limits import Limits
 else:
     slotting = later("gpuqueue.model.slots")
@@ -236,6 +237,8 @@ class Settings:
     login_shells: str = ""
     #: The socket of the launcher, which starts jobs as their submitters.
     launcher: Path = Path("/run/gpuqueue-launcher/launcher.sock")
+    #: From which engines devices may be borrowed, and how: ``[burst.slurm]``.
+    burst: Mapping[str, PilotSettings] = field(default_factory=dict)
     #: The source of each value.
     origins: Mapping[str, str] = field(default_factory=dict, repr=False)
 

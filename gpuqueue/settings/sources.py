@@ -219,7 +219,14 @@ def _meant(key: str, known: list[str], shown: Callable[[str], str] = str) -> str
 
 
 def _as_words(raw: object) -> str:
-    """Return a value from the file as text, as in the environment: a table becomes ``name=value`` words."""
+    """Return a value from the file as text, as in the environment: a table becomes ``name=value`` words.
+
+    A table of tables becomes JSON.
+    """
+    if isinstance(raw, Mapping) and any(isinstance(value, Mapping) for value in raw.values()):
+        import json  # noqa: PLC0415 - few sites have such a table
+
+        return json.dumps(raw, default=str)
     return " ".join(f"{name}={value}" for name, value in raw.items()) if isinstance(raw, Mapping) else str(raw)
 
 

@@ -22,6 +22,7 @@ from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.files.blob_store import blob_store_of
 from gpuqueue.files.manifest import stream_size_bytes, write_stream
 from gpuqueue.model.access import Action
+from gpuqueue.model.access_token import AccessToken
 from gpuqueue.model.joining import SHARED, HostSettings, Joined, JoinRequest, fit
 from gpuqueue.model.relay import DeliveredFile, RelayRequest, RunProgress
 from gpuqueue.model.run_figures import RunFigures
@@ -367,6 +368,20 @@ def join_site(call: Call, body: JoinRequest) -> Joined:
     asked = {"host": call.caller.account, "version": body.version}
     with call.change(Action.SERVE_JOBS, "join", detail=asked):
         return _joined(call, body)
+
+
+@operation(router, "POST /leave")
+def leave_site(call: Call, request: Request) -> AccessToken:
+    """Let a worker host leave this site: revoke its token for good. It must have stopped its workers before."""
+    token_id = call.caller.token_id or ""
+    with call.change(Action.SERVE_JOBS, "leave", detail={"host": call.caller.account, "token": token_id}):
+        database = call.connection.database
+        database.revoke_token(token_id, at=datetime.now(timezone.utc))
+        found = database.find_token(token_id)
+        if found is None:
+            raise Refused("this host has no token: a host of the service's own machine stays")
+    site_of(request).identity.forget(token_id)
+    return found[0]
 
 
 def _joined(call: Call, wanted: JoinRequest) -> Joined:

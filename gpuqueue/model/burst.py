@@ -1,0 +1,129 @@
+"""The setting ``burst``: from which engines this site borrows devices, and how. Pure."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gpuqueue.errors import BadRequest
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.text.sanitize import brief, name_of
+from gpuqueue.text.units import parse_duration
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PilotSettings:
+    """How pilots of one engine are made: the table ``[burst.ENGINE]``.
+
+    - ``wrapper``: words before each command of the engine, such as ``ssh login``.
+    - ``options``: more words for its submit command, such as ``--partition=gpu --account=lab``.
+    - ``service_url``: the service as the engine's machines reach it, ``https://HOST:PORT``. Empty: not set.
+    - ``service_ca``: a file here with the certificate of the service's authority, which travels with a pilot.
+    - ``program``: the path of ``gpuqueue`` on the engine's machines. Empty: the same as here.
+    - ``prepare``: a line of shell that runs first, such as ``module load cuda``.
+    - ``directory``: where a pilot has its private directory. Empty: ``$TMPDIR``, else ``/tmp``.
+    - ``devices``: what a pilot serves, as in ``up --devices``.
+    - ``pool``: the pool of its devices.
+    - ``idle_s``: a pilot that ran no job for so long gives its allocation back.
+    - ``wait_s``: how long the request may wait in the engine's queue.
+    - ``jobs_of_all``: whether a pilot is used at a site whose jobs run as their submitters. On a pilot all jobs run as
+      the account to which the engine gave the allocation.
+    """
+
+    wrapper: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    service_url: str = ""
+    service_ca: str = ""
+    program: str = ""
+    prepare: str = ""
+    directory: str = ""
+    devices: str = "gpu"
+    pool: str = ""
+    idle_s: float = 600.0
+    wait_s: float = 86400.0
+    jobs_of_all: bool = False
+
+
+#: The engines that there are.
+ENGINES = ("slurm",)
+
+
+def _words(raw: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(raw))
+    except ValueError as error:
+        raise BadRequest(f"{brief(raw)}: {error}") from None
+
+
+def _flag(raw: str) -> bool:
+    if raw.lower() not in {"true", "false"}:
+        raise BadRequest(f"{brief(raw)} is neither true nor false")
+    return raw.lower() == "true"
+
+
+def _absolute(raw: str) -> str:
+    if raw and (not raw.startswith(("/", "$")) or not raw.isprintable()):
+        raise BadRequest(f"{brief(raw)} is no absolute path")
+    return raw
+
+
+def _line(raw: str) -> str:
+    if not raw.isprintable():
+        raise BadRequest(f"{brief(raw)} is no single line")
+    return raw
+
+
+def _pool(raw: str) -> str:
+    return name_of("pool name", raw) if raw else raw
+
+
+#: Key in the table -> the field, and what reads its text.
+_KEYS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+    "wrapper": ("wrapper", _words),
+    "options": ("options", _words),
+    "service_url": ("service_url", _line),
+    "service_ca": ("service_ca", _absolute),
+    "program": ("program", _absolute),
+    "prepare": ("prepare", _line),
+    "directory": ("directory", _absolute),
+    "devices": ("devices", _line),
+    "pool": ("pool", _pool),
+    "idle": ("idle_s", parse_duration),
+    "wait": ("wait_s", parse_duration),
+    "jobs_of_all": ("jobs_of_all", _flag),
+}
+
+
+def parse_burst(raw: str) -> dict[str, PilotSettings]:
+    """Return the settings of each engine in the JSON *raw*: an object of objects, as the tables of the settings file.
+
+    Raises:
+        BadRequest: there is no such engine or key, or a value cannot be used.
+
+    """
+    if not raw.strip():
+        return {}
+    try:
+        plain = json.loads(raw)
+    except ValueError:
+        plain = None
+    if not isinstance(plain, dict) or not all(isinstance(table, dict) for table in plain.values()):
+        raise BadRequest(f"{brief(raw)} has no table of an engine: write [burst.slurm] in the settings file")
+    return {engine: _pilot_settings(engine, table) for engine, table in plain.items()}
+
+
+def _pilot_settings(engine: str, table: Mapping[str, object]) -> PilotSettings:
+    if engine not in ENGINES:
+        raise BadRequest(f"{brief(engine)} is no engine: there is {', '.join(ENGINES)}")
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in _KEYS:
+            raise BadRequest(f"{brief(key)} is no setting of {engine}: there are {', '.join(_KEYS)}")
+        name, read = _KEYS[key]
+        try:
+            values[name] = read(str(value))
+        except BadRequest as error:
+            raise BadRequest(f"{engine}.{key}: {error}") from None
+    return PilotSettings(**values)

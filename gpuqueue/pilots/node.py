@@ -1,0 +1,207 @@
+"""What a pilot does on the engine's machine: join, serve until the end, deliver, leave.
+
+All of it is below one private directory, which the batch script makes and removes. Times are durations from the start
+of this process: the clocks of the engine, of this machine and of the service may differ.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+
+from gpuqueue.client import joining
+from gpuqueue.client.first_call import ServiceAddress
+from gpuqueue.client.remote.credentials import token_in
+from gpuqueue.console import print_message
+from gpuqueue.embedded.machine import any_unsettled
+from gpuqueue.errors import GpuQueueError, NotAuthenticated, Refused, Unreachable
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.joining import HostSettings, common_of, lines_of
+from gpuqueue.system.process import installed
+from gpuqueue.text.units import format_duration
+
+#: The part of the allocation that is left for the end: delivering logs, leaving the site, in seconds.
+LAST_S = 120.0
+#: Longest time for the delivery of logs and kept files after the last run, in seconds.
+DELIVER_S = 60.0
+#: Time between two checks whether a run goes on, in seconds.
+POLL_S = 0.5
+#: How long a pilot tries to reach the service at its start, in seconds, and the pause between two tries.
+REACH_S, AGAIN_S = 60.0, 5.0
+#: Set for all processes of a pilot: its engine ends an allocation by a SIGTERM to every process of it, and only the
+#: pilot itself may act on that.
+SHIELDED = "GPUQUEUE_SHIELDED"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PilotWork:
+    """What one pilot is to do: ``place`` is its private directory, with the token; ``duration_s`` is all its time."""
+
+    place: Path
+    url: str
+    duration_s: float
+    devices: str
+    pool: str
+    idle_s: float
+    has_ca: bool
+    jobs_of_all: bool
+
+
+class NodePilot:
+    """One pilot on its node."""
+
+    def __init__(self, work: PilotWork, environ: Mapping[str, str]) -> None:
+        self._work = work
+        self._environ = environ
+        self._began_s = time.monotonic()
+        self._told = False
+        self._up: subprocess.Popen[bytes] | None = None
+        ca = work.place / "ca.pem" if work.has_ca else None
+        self._service = ServiceAddress(url=work.url, token=token_in(work.place / "token"), ca=ca)
+
+    def serve(self) -> int:
+        """Do all of it, and return the exit code.
+
+        Raises:
+            Refused: the token was revoked or has expired, or the site does not allow pilots.
+            Unreachable: the service cannot be reached from here.
+
+        """
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._tell)
+        try:
+            site = self._join()
+        except NotAuthenticated:
+            raise Refused(
+                "nothing was started: the token of this pilot was revoked or has expired, so nobody needs it any more"
+            ) from None
+        left_s = self._left_s()
+        if self._told or left_s <= LAST_S:
+            self._leave()
+            return 0
+        config = self._write_config(site)
+        environ = {**self._environ, "GPUQUEUE_CONFIG": str(config), SHIELDED: "1"}
+        words = [installed("gpuqueue"), "up", "--foreground", "--devices", self._work.devices]
+        words += ["--until", f"{left_s - LAST_S:.0f}s"]
+        # A session of its own: a signal to the group of the batch script is not for the workers.
+        self._up = subprocess.Popen(words, env=environ, start_new_session=True)
+        print_message("gpuqueue", f"this is host {site.host} for {format_duration(left_s)}")
+        if self._told:
+            self._up.send_signal(signal.SIGTERM)
+        try:
+            code = self._watch(self._up)
+            self._deliver(environ)
+        finally:
+            self._leave()
+        return code
+
+    def _tell(self, _number: int, _frame: FrameType | None) -> None:
+        """Have the workers hand back. The engine may signal several times."""
+        if not self._told and self._up is not None:
+            self._up.send_signal(signal.SIGTERM)
+        self._told = True
+
+    # ---- join ----------------------------------------------------------------------------------------------------
+
+    def _join(self) -> HostSettings:
+        """Join the site; a service that is just away is waited for."""
+        node = os.uname().nodename
+        while True:
+            try:
+                site = joining.join(self._service, dry_run=False).settings
+            except Unreachable as error:
+                if self._told or time.monotonic() - self._began_s > REACH_S:
+                    raise Unreachable(f"node {node} cannot reach the service: {error}") from error
+                time.sleep(AGAIN_S)
+                continue
+            if site.group is not None and not self._work.jobs_of_all:
+                self._leave()
+                raise Refused("jobs run as their submitters at this site, and a pilot cannot: set jobs_of_all")
+            return site
+
+    def _left_s(self) -> float:
+        """Return the seconds that are left: by the time that was asked for, and by Slurm if it says less."""
+        left_s = self._work.duration_s - (time.monotonic() - self._began_s)
+        job = self._environ.get("SLURM_JOB_ID", "")
+        if not job.isdecimal():
+            return left_s
+        try:
+            words = ["squeue", "--noheader", f"--jobs={job}", "--format=%L"]
+            said = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False).stdout
+        except (OSError, subprocess.TimeoutExpired):
+            return left_s
+        from gpuqueue.engines.slurm import duration_of  # noqa: PLC0415 - only in an allocation of Slurm
+
+        by_slurm_s = duration_of(said)
+        return left_s if by_slurm_s is None else min(left_s, by_slurm_s)
+
+    def _write_config(self, site: HostSettings) -> Path:
+        work, state = self._work, self._work.place / "state"
+        state.mkdir(mode=0o700)
+        # The same id after a requeue, so that the name of the host is still free for this pilot.
+        key = re.sub(r"[^a-z0-9]", "", site.host)
+        (state / "machine-id").write_text(f"{key.encode().hex()[-16:]:0>16}\n")
+        own = {
+            "host": site.host,
+            "state_dir": str(state),
+            "record": False,
+            "service_url": work.url,
+            "service_token_file": str(work.place / "token"),
+            **({"service_ca": str(work.place / "ca.pem")} if work.has_ca else {}),
+            **({"pool": work.pool} if work.pool else {}),
+        }
+        path = work.place / "config.toml"
+        path.write_text(f"{lines_of(own)}{lines_of(common_of(site))}")
+        return path
+
+    # ---- serve ---------------------------------------------------------------------------------------------------
+
+    def _watch(self, up: subprocess.Popen[bytes]) -> int:
+        """Wait for the end of *up*, and have it hand back once no run went on for the idle time."""
+        runs, idle_since_s = self._work.place / "state" / "runs", time.monotonic()
+        while True:
+            try:
+                return up.wait(POLL_S)
+            except subprocess.TimeoutExpired:
+                now_s = time.monotonic()
+            if any_unsettled(runs):
+                idle_since_s = now_s
+            elif not self._told and now_s - idle_since_s >= self._work.idle_s:
+                print_message("gpuqueue", f"no job ran for {format_duration(self._work.idle_s)}: the pilot gives back")
+                self._tell(0, None)
+
+    # ---- leave ---------------------------------------------------------------------------------------------------
+
+    def _deliver(self, environ: Mapping[str, str]) -> None:
+        """Send the logs and kept files that the service does not have yet."""
+        pending = self._work.place / "state" / "deliveries"
+        if not _has_entries(pending):
+            return
+        relay = subprocess.Popen([installed("gpuqueue-worker"), "relay"], env=dict(environ), start_new_session=True)
+        until_s = time.monotonic() + DELIVER_S
+        while _has_entries(pending) and time.monotonic() < until_s and relay.poll() is None:
+            time.sleep(POLL_S)
+        relay.kill()
+        relay.wait()
+        if _has_entries(pending):
+            print_message("gpuqueue: warning", "the service did not take all logs in time: their last lines are lost")
+
+    def _leave(self) -> None:
+        try:
+            joining.leave(self._service)
+        except GpuQueueError as error:
+            if not isinstance(error, NotAuthenticated):  # revoked already
+                print_message("gpuqueue: warning", f"the token of this pilot could not be revoked: {error}")
+
+
+def _has_entries(directory: Path) -> bool:
+    try:
+        return any(not name.startswith(".") for name in os.listdir(directory))  # noqa: PTH208 - each half second
+    except OSError:
+        return False
