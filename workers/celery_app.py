@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import signal
 import threading
 import time
 from typing import Any
@@ -24,6 +23,7 @@ from kombu.message import Message
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.queue.keys import PREFIX
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system.shield import shield, stop_signal
 from workers.measure.active_runs import LiveRun
 from workers.worker import ADOPTED, Worker
 
@@ -126,6 +126,7 @@ class ServeDevice(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has 
 
         The worker hands runs to the consumer, and Celery starts the consumer after this step returns.
         """
+        shield()  # Celery has set its handlers before
         self._starter = threading.Thread(target=self._start, args=(parent,), name="gpuqueue-start", daemon=True)
         self._starter.start()
 
@@ -141,7 +142,7 @@ class ServeDevice(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has 
 
     def _give_up(self, parent: Any) -> None:
         parent.app.gpuqueue_failed = True
-        os.kill(os.getpid(), signal.SIGTERM)  # Celery handles SIGTERM in every state
+        os.kill(os.getpid(), stop_signal())  # Celery handles SIGTERM in every state
 
     def stop(self, parent: Any) -> None:  # noqa: ARG002 - Celery's signature
         """Detach the worker. The runs continue in their shims, and the pool's threads return."""

@@ -27,6 +27,7 @@ from gpuqueue.model.device import Device, DeviceKind, names_gpus
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.parsers import RunAs
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system.shield import shield, stop_signal
 from gpuqueue.text.units import format_bytes, parse_bytes, parse_duration
 from workers.devices.select import chosen, find, remember
 from workers.services.log_records import SafeRecord
@@ -87,7 +88,7 @@ def run(spec: str | None, wanted: str, *, plain: bool, no_gpu: str | None, paren
         return
     from workers import celery_app  # noqa: PLC0415 - as above: Celery's import is the largest
 
-    _watch_parent(parent, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    _watch_parent(parent, lambda: os.kill(os.getpid(), stop_signal()))
     sys.exit(celery_app.serve(worker))
 
 
@@ -167,12 +168,25 @@ def notify(account: str) -> None:
 
 
 @worker_commands.command()
+@click.option(
+    "--last",
+    metavar="TIME",
+    help="For a host that leaves for good, without workers: send what is left, for so long at most, and end.",
+)
 @parent_option
-def relay(parent: int | None) -> None:
+def relay(parent: int | None, last: str | None) -> None:
     """Send logs and kept files to the service, and serve its requests. Without a service: pack kept files."""
     from workers.relay.relay import Relay  # noqa: PLC0415 - only here
 
-    Relay(Settings.load()).serve(_stop_signal(parent))
+    settings, stopping = Settings.load(), _stop_signal(parent)
+    if last is None:
+        Relay(settings).serve(stopping)
+        return
+    from workers.relay.last_delivery import deliver  # noqa: PLC0415 - only here
+
+    left = deliver(settings, stopping, parse_duration(last))
+    if left:
+        raise GpuQueueError(f"not all was sent of {left} run{'s' if left > 1 else ''}")
 
 
 @worker_commands.command()
@@ -392,6 +406,7 @@ def _stop_signal(parent: int | None) -> threading.Event:
     stopping = SteadyEvent()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
+    shield()
     _watch_parent(parent, stopping.set)
     return stopping
 

@@ -92,7 +92,8 @@ class Devices:
     def lost(self, host: str) -> Mapping[int, JobState]:
         """Declare a silent host lost: end its runs as lost, and queue their jobs again. Return the jobs' states.
 
-        Use it when the machine is off: a host that is only cut off from the store may still run these jobs.
+        Use it when the machine is off: a host that is only cut off from the store may still run these jobs. The devices
+        of a host with an end are forgotten, because it does not come back.
 
         Raises:
             Refused: this account is no administrator, or the host is not silent.
@@ -105,12 +106,17 @@ class Devices:
 
         require(caller_of(self._connection), Action.LOSE_HOST, None, policy_of(self._connection))
         settings = self._connection.settings
-        return self._connection.queue.devices.lose_host(
+        devices = self._connection.queue.devices
+        changed = devices.lose_host(
             read_host(host),
             by=self._connection.account.name,
             loss_limit=settings.loss_limit,
             silent_s=SILENT_HEARTBEATS * settings.heartbeat_s,
         )
+        for status in devices.all(host):
+            if status.ends_at is not None:
+                devices.withdraw(host, status.device.uuid)
+        return changed
 
     def limits(self) -> LimitsInUse:
         """Return the limits of users, groups and pools, and the current use by users and groups."""

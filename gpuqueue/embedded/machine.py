@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Collection, Iterable, Iterator
@@ -42,6 +41,7 @@ from gpuqueue.system import ownership
 from gpuqueue.system.account import current_account
 from gpuqueue.system.machine_id import machine_id
 from gpuqueue.system.process import DetachedProcess, ProcessIdentity, installed
+from gpuqueue.system.shield import stop_signal
 from gpuqueue.text.sanitize import without_password
 from gpuqueue.version import VERSION
 from gpuqueue.words.values import short_time
@@ -522,7 +522,7 @@ class Machine:
         host = self.host_running()
         if host is None:
             return False
-        host.send(signal.SIGTERM)
+        host.send(stop_signal())
         if not host.wait(LEAVE_S):
             raise GpuQueueError(f"the workers (pid {host.pid}) do not stop: see {self.host_log}")
         self._pid_file.unlink(missing_ok=True)

@@ -24,6 +24,7 @@ from gpuqueue.errors import GpuQueueError, NotAuthenticated, Refused, Unreachabl
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.joining import HostSettings, common_of, lines_of
 from gpuqueue.system.process import installed
+from gpuqueue.system.shield import SHIELDED
 from gpuqueue.text.units import format_duration
 
 #: The part of the allocation that is left for the end: delivering logs, leaving the site, in seconds.
@@ -34,9 +35,6 @@ DELIVER_S = 60.0
 POLL_S = 0.5
 #: How long a pilot tries to reach the service at its start, in seconds, and the pause between two tries.
 REACH_S, AGAIN_S = 60.0, 5.0
-#: Set for all processes of a pilot: its engine ends an allocation by a SIGTERM to every process of it, and only the
-#: pilot itself may act on that.
-SHIELDED = "GPUQUEUE_SHIELDED"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,7 +91,7 @@ class NodePilot:
         self._up = subprocess.Popen(words, env=environ, start_new_session=True)
         print_message("gpuqueue", f"this is host {site.host} for {format_duration(left_s)}")
         if self._told:
-            self._up.send_signal(signal.SIGTERM)
+            self._up.send_signal(signal.SIGINT)
         try:
             code = self._watch(self._up)
             self._deliver(environ)
@@ -104,7 +102,7 @@ class NodePilot:
     def _tell(self, _number: int, _frame: FrameType | None) -> None:
         """Have the workers hand back. The engine may signal several times."""
         if not self._told and self._up is not None:
-            self._up.send_signal(signal.SIGTERM)
+            self._up.send_signal(signal.SIGINT)  # it is shielded
         self._told = True
 
     # ---- join ----------------------------------------------------------------------------------------------------
@@ -180,16 +178,8 @@ class NodePilot:
 
     def _deliver(self, environ: Mapping[str, str]) -> None:
         """Send the logs and kept files that the service does not have yet."""
-        pending = self._work.place / "state" / "deliveries"
-        if not _has_entries(pending):
-            return
-        relay = subprocess.Popen([installed("gpuqueue-worker"), "relay"], env=dict(environ), start_new_session=True)
-        until_s = time.monotonic() + DELIVER_S
-        while _has_entries(pending) and time.monotonic() < until_s and relay.poll() is None:
-            time.sleep(POLL_S)
-        relay.kill()
-        relay.wait()
-        if _has_entries(pending):
+        words = [installed("gpuqueue-worker"), "relay", "--last", f"{DELIVER_S:g}s"]
+        if subprocess.run(words, env=dict(environ), start_new_session=True, check=False).returncode:
             print_message("gpuqueue: warning", "the service did not take all logs in time: their last lines are lost")
 
     def _leave(self) -> None:
@@ -198,10 +188,3 @@ class NodePilot:
         except GpuQueueError as error:
             if not isinstance(error, NotAuthenticated):  # revoked already
                 print_message("gpuqueue: warning", f"the token of this pilot could not be revoked: {error}")
-
-
-def _has_entries(directory: Path) -> bool:
-    try:
-        return any(not name.startswith(".") for name in os.listdir(directory))  # noqa: PTH208 - each half second
-    except OSError:
-        return False

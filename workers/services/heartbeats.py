@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 import threading
 from collections.abc import Iterable
 from functools import partial
@@ -23,6 +22,7 @@ from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Alive, PreemptRequest, Verdicts
 from gpuqueue.settings.parsers import IdleAction, OnPartition
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system.shield import stop_signal
 from gpuqueue.text.units import format_bytes, format_duration
 from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.measure.admission import AdmissionCheck
@@ -95,7 +95,7 @@ class Heartbeats:
                 self.heartbeat()
             except HostTaken as error:
                 log.error("the worker ends: %s", error)  # noqa: TRY400 - a traceback does not help
-                os.kill(os.getpid(), signal.SIGTERM)
+                os.kill(os.getpid(), stop_signal())
                 return
             except StoreNotOpen as error:
                 # A store that is not open grants no claims. After it opens, claims wait for one lease, so the runs are

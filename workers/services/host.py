@@ -30,6 +30,7 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.system.account import current_account
 from gpuqueue.system.machine_id import machine_id
 from gpuqueue.system.process import end, installed
+from gpuqueue.system.shield import stop_signal
 from workers.devices.select import remember
 from workers.run import deliveries
 from workers.services.log_watch import LogWatch
@@ -298,7 +299,7 @@ def pause_s(failures: int, grace_s: float) -> float:
 def _leave(children: list[Child]) -> None:
     alive = [child.process for child in children if child.process is not None and child.process.poll() is None]
     for process in alive:
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(stop_signal())
     deadline = time.monotonic() + LEAVE_S
     for process in alive:
         try:

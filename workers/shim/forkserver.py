@@ -35,6 +35,7 @@ from workers.shim import (  # noqa: E402
     supervisor,
     warm,
 )
+from workers.shim.preempt_request import SHIELDED  # noqa: E402 - as above
 
 #: Longest path of a run directory, in bytes: PATH_MAX.
 MOST_BYTES = 4096
@@ -51,6 +52,8 @@ NAME = "gpuqueue-shim"
 def serve(worker: socket.socket) -> None:
     """Fork a shim for each request, and return when the worker is gone."""
     signal.signal(signal.SIGCHLD, collect)
+    if SHIELDED in os.environ:
+        signal.signal(signal.SIGTERM, lambda *_: None)  # it ends with its worker
     while True:
         message, fds, _, _ = socket.recv_fds(worker, MOST_BYTES, DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
         if not message:

@@ -136,7 +136,7 @@ def watch(tree: Tree, spec: dict[str, Any], check_logs: Callable[[], float], req
         if now >= until or deleted():
             return "lost"
         wake = min(now + POLL_S, now + check_logs(), limit.early, limit.end, request.until_s, until)
-        signal.sigtimedwait(WAKE, max(0.0, wake - now))
+        request.woken(signal.sigtimedwait(WAKE, max(0.0, wake - now)))
 
 
 def signal_word(number: int) -> str:
@@ -232,7 +232,7 @@ def follow(
     if kind == "exited" and memory is not None:
         tree.cause = memory.reason(tree.status)
     ended = time.monotonic()
-    if kind == "exited" and request.signalled and tree.status != 0:
+    if kind == "exited" and request.has_ended(tree.status):
         kind = "preempted"  # it ended on SIGTERM; its other processes may still be saving
     elif kind == "exited" and tree.early and tree.status == tree.status_of(tree.early):
         kind, tree.uncaught = "timed_out", f"killed by {signal_word(tree.early)} of --signal, which it does not catch"

@@ -36,6 +36,7 @@ from gpuqueue.system.account import current_account
 from gpuqueue.system.logind import Logind
 from gpuqueue.system.mounts import USE_A_LOCAL_DISK, filesystem_of, network_trouble
 from gpuqueue.system.process import DetachedProcess, ProcessIdentity, ending_of
+from gpuqueue.system.shield import shield
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_duration
 from gpuqueue.words.values import REPAIR_OR_CPU, device_label
@@ -138,6 +139,7 @@ def _serve(
     """Start the services, wait for a signal or their end, stop them, and return the exit code of the host process."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupt)  # like Ctrl-C, also during the start
+    shield()
     code = 0
     is_up, is_stopped = False, False
     try:
