@@ -6,18 +6,22 @@ of this process: the clocks of the engine, of this machine and of the service ma
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from types import FrameType
 
 from gpuqueue.client import joining
 from gpuqueue.client.first_call import ServiceAddress
 from gpuqueue.client.remote.credentials import token_in
+from gpuqueue.clock import SystemClock
 from gpuqueue.console import print_message
 from gpuqueue.embedded.machine import any_unsettled
 from gpuqueue.errors import GpuQueueError, NotAuthenticated, Refused, Unreachable
@@ -35,6 +39,8 @@ DELIVER_S = 60.0
 POLL_S = 0.5
 #: How long a pilot tries to reach the service at its start, in seconds, and the pause between two tries.
 REACH_S, AGAIN_S = 60.0, 5.0
+#: The lock of a pilot in its directory, and the names of such directories.
+LOCK, LEFT = "pilot.lock", "gpuqueue-*-??????"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +55,52 @@ class PilotWork:
     idle_s: float
     has_ca: bool
     jobs_of_all: bool
+
+
+def ahead_s(site_now: datetime) -> float:
+    """Return by how many seconds the clock here is ahead of that of the service; 0 if it is not.
+
+    The service compares the time limits of jobs with the end that this host announces, by two clocks.
+    """
+    return max(0.0, (SystemClock().now() - site_now).total_seconds())
+
+
+def hold(place: Path) -> int:
+    """Lock the directory of a pilot as long as its process lives, and return the descriptor."""
+    fd = os.open(place / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return fd
+
+
+def remove_left(place: Path) -> None:
+    """Remove the directories beside *place* of pilots of this account that the engine has killed before they could."""
+    for other in place.parent.glob(LEFT):
+        if other == place or other.is_symlink():
+            continue
+        try:
+            if other.stat().st_uid != os.getuid():
+                continue
+            lock = hold_if_left(other)
+        except OSError:  # its pilot lives, or it is none
+            continue
+        shutil.rmtree(other, ignore_errors=True)
+        os.close(lock)
+
+
+def hold_if_left(place: Path) -> int:
+    """Return the descriptor of the lock of *place*, whose pilot is gone.
+
+    Raises:
+        OSError: there is no lock, or a pilot holds it.
+
+    """
+    fd = os.open(place / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
 
 
 class NodePilot:
@@ -73,13 +125,21 @@ class NodePilot:
         """
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._tell)
+        lock = hold(self._work.place)
+        remove_left(self._work.place)
+        try:
+            return self._serve()
+        finally:
+            os.close(lock)
+
+    def _serve(self) -> int:
         try:
             site = self._join()
         except NotAuthenticated:
             raise Refused(
                 "nothing was started: the token of this pilot was revoked or has expired, so nobody needs it any more"
             ) from None
-        left_s = self._left_s()
+        left_s = self._left_s() - ahead_s(site.now)
         if self._told or left_s <= LAST_S:
             self._leave()
             return 0
@@ -90,8 +150,6 @@ class NodePilot:
         # A session of its own: a signal to the group of the batch script is not for the workers.
         self._up = subprocess.Popen(words, env=environ, start_new_session=True)
         print_message("gpuqueue", f"this is host {site.host} for {format_duration(left_s)}")
-        if self._told:
-            self._up.send_signal(signal.SIGINT)
         try:
             code = self._watch(self._up)
             self._deliver(environ)
@@ -101,8 +159,6 @@ class NodePilot:
 
     def _tell(self, _number: int, _frame: FrameType | None) -> None:
         """Have the workers hand back. The engine may signal several times."""
-        if not self._told and self._up is not None:
-            self._up.send_signal(signal.SIGINT)  # it is shielded
         self._told = True
 
     # ---- join ----------------------------------------------------------------------------------------------------
@@ -162,7 +218,7 @@ class NodePilot:
 
     def _watch(self, up: subprocess.Popen[bytes]) -> int:
         """Wait for the end of *up*, and have it hand back once no run went on for the idle time."""
-        runs, idle_since_s = self._work.place / "state" / "runs", time.monotonic()
+        runs, idle_since_s, told_s = self._work.place / "state" / "runs", time.monotonic(), -AGAIN_S
         while True:
             try:
                 return up.wait(POLL_S)
@@ -172,7 +228,10 @@ class NodePilot:
                 idle_since_s = now_s
             elif not self._told and now_s - idle_since_s >= self._work.idle_s:
                 print_message("gpuqueue", f"no job ran for {format_duration(self._work.idle_s)}: the pilot gives back")
-                self._tell(0, None)
+                self._told = True
+            if self._told and now_s - told_s >= AGAIN_S:  # again, because it may not have been ready for a signal
+                told_s = now_s
+                up.send_signal(signal.SIGINT)  # it is shielded
 
     # ---- leave ---------------------------------------------------------------------------------------------------
 

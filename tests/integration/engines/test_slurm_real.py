@@ -129,7 +129,7 @@ def test_a_controller_that_was_killed_ends_nothing(slurm: PrivateSlurm) -> None:
 
 
 def test_a_controller_that_loses_a_job_gives_its_id_to_another(slurm: PrivateSlurm) -> None:
-    """slurmctld is killed before it saves what it has acknowledged. The id comes again, and means another job."""
+    """Slurmctld is killed before it saves what it has acknowledged. The id comes again, and means another job."""
     engine = Slurm()
     slurm.command("scontrol", "update", "PartitionName=low", "State=DOWN")  # so that no node learns of the job
     lost = engine.submit(asking("sleep 600"), new_key())

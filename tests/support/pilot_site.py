@@ -1,0 +1,104 @@
+"""A site with its service whose pilots run in a private Slurm on this machine, with simulated devices."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from bounded import until
+from forked_command import BIN, command
+from private_slurm import PrivateSlurm
+from service_fixtures import ServedSite, serving
+
+from gpuqueue.client import Client
+from gpuqueue.model.job import JobState
+
+
+class PilotSite:
+    """A person's commands at the site, who is an admin, and what the pilots leave behind."""
+
+    def __init__(self, served: ServedSite, slurm: PrivateSlurm, place: Path, client: Client) -> None:
+        self.served, self.slurm, self.place, self.client = served, slurm, place, client
+        self.settings: dict[str, str] = {
+            "service_url": f"https://127.0.0.1:{served.port}",
+            "service_ca": str(served.directory / "cert.pem"),
+            "program": str(BIN / "gpuqueue"),
+            "directory": str(place),
+            "devices": "sim:2x8G",
+        }
+
+    def cli(self, *words: str, code: int = 0, **changed: str) -> subprocess.CompletedProcess[str]:
+        """Run ``gpuqueue`` with the settings of the site, some of [burst.slurm] *changed*."""
+        environ = {
+            **self.served.environ,
+            **self.slurm.environ,
+            **{name: value for name, value in self.served.environ.items() if name.startswith("GPUQUEUE_")},
+            "GPUQUEUE_URL": f"unix://{self.served.socket_path}",
+            "GPUQUEUE_BURST": json.dumps({"slurm": {**self.settings, **changed}}),
+        }
+        before = Path.cwd()
+        os.chdir(self.slurm.place)  # Slurm writes the log of a pilot there
+        try:
+            done = command(words, environ)
+        finally:
+            os.chdir(before)
+        assert code == done.returncode, f"gpuqueue {words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    def burst(self, **changed: str) -> str:
+        """Ask for a pilot of two GPUs, and return the name of its host."""
+        return self.cli("burst", "slurm", "--gpus", "2", "--hours", "1", **changed).stdout.strip()
+
+    def submit(self, *words: str) -> int:
+        """Submit a job for a pilot, with a time limit."""
+        more = ("--time", "10m", "--mem", "1G", "-C", str(self.place))
+        return int(self.cli("submit", *more, *words).stdout)
+
+    def until_serving(self, *hosts: str) -> None:
+        """Wait until each of *hosts* has devices."""
+
+        def there() -> bool:
+            found = {device.host for device in self.client.devices.list()}
+            return found.issuperset(hosts)
+
+        until(there, what=f"devices of {hosts}\n{self.logs()}", timeout_s=90)
+
+    def until_running(self, *jobs: int) -> None:
+        """Wait until all *jobs* run."""
+        for job in jobs:
+            until(lambda job=job: self.client.jobs.get(job).state is JobState.RUNNING, what=f"job {job}", timeout_s=90)
+
+    def until_gone(self, host: str, *, in_slurm: bool = True) -> None:
+        """Wait until nothing is left of a pilot: no device, no valid token, no job of Slurm, no file, no process."""
+        if in_slurm:
+            until(lambda: not self.slurm.listed(f"--name=gpuqueue-{host.partition('-')[2]}"), what="its end in Slurm")
+        until(lambda: host not in {each.host for each in self.client.devices.list()}, what="devices withdrawn")
+        (token,) = (each for each in self.client.access.tokens(everybody=True) if each.account == host)
+        assert token.revoked_at is not None
+        assert [] == [*self.place.glob(f"gpuqueue-{host.partition('-')[2]}-*")]
+
+    def log(self, host: str) -> str:
+        """Return what a pilot has written."""
+        path = self.slurm.place / f"gpuqueue-{host.partition('-')[2]}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def logs(self) -> str:
+        """Return what all pilots have written."""
+        return "\n".join(path.read_text(errors="replace") for path in self.slurm.place.glob("gpuqueue-*.log"))
+
+
+@contextmanager
+def pilot_site(slurm: PrivateSlurm, place: Path) -> Iterator[PilotSite]:
+    """Run a site whose pilots have their files below *place*."""
+    with ExitStack() as stack:
+        served = stack.enter_context(serving(GPUQUEUE_HOST_LOST_AFTER="62m"))
+        recorder = subprocess.Popen([str(BIN / "gpuqueue-worker"), "record"], env=served.environ)
+        stack.callback(recorder.wait, timeout=30)
+        stack.callback(recorder.kill)
+        for each in served.queue.devices.all():  # nobody works for it
+            served.queue.devices.withdraw(each.host, each.device.uuid)
+        yield PilotSite(served, slurm, place, stack.enter_context(served.client("unix")))
