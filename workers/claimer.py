@@ -16,6 +16,7 @@ from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import BrokenClaim, Claim, Later
 from gpuqueue.queue.requests import new_nonce
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system.shield import is_ending
 from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.measure.admission import AdmissionCheck
 from workers.measure.monitor import DeviceMonitor
@@ -81,7 +82,7 @@ class Claimer:
         The store is asked with the same nonce until it answers, so that a lost reply does not lose the job.
         """
         self._again_s = math.inf
-        if len(self._runs) >= self._slots or self._clock.monotonic_s() < self._paused_until_s:
+        if len(self._runs) >= self._slots or self._clock.monotonic_s() < self._paused_until_s or is_ending():
             return None
         while True:
             nonce = new_nonce()

@@ -17,18 +17,23 @@ _SCRIPT = """\
 #!/bin/bash
 # A pilot of gpuqueue: docs/howto/slurm-pilots.md
 umask 077
-told= child=
-trap 'told=1; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null' TERM
+told=
+trap told=1 TERM
 {prepare}
 place=$(mktemp -d {directory}/gpuqueue-{key}-XXXXXX) || exit 1
 cat > "$place/token" <<'END'
 {token}
 END
-{ca}{program} burst serve --place "$place" {words} &
+{ca}trap '' TERM
+{program} burst serve --place "$place" {words} &
 child=$!
-[ -z "$told" ] || kill -TERM "$child"
-code=0
-while kill -0 "$child" 2>/dev/null; do wait "$child"; code=$?; done
+trap told=1 TERM
+while kill -0 "$child" 2>/dev/null; do
+  # Again and again: it ignores the signal until it is ready for it.
+  if [ -n "$told" ]; then kill -TERM "$child" 2>/dev/null; sleep 1; else wait "$child"; fi
+done
+wait "$child"
+code=$?
 rm -rf -- "$place"
 exit "$code"
 """

@@ -26,12 +26,20 @@ def stop_signal() -> signal.Signals:
 
 
 def shield() -> None:
-    """In a pilot: do at SIGINT what this process does at SIGTERM, and nothing at SIGTERM. For the main thread."""
+    """In a pilot: do at SIGINT what this process does at SIGTERM, and only note a SIGTERM. For the main thread."""
     handler = signal.getsignal(signal.SIGTERM)
-    if is_shielded() and handler is not _nothing:
+    if is_shielded() and handler is not _note:
         signal.signal(signal.SIGINT, handler)
-        signal.signal(signal.SIGTERM, _nothing)  # a handler: an ignored signal would stay ignored in jobs
+        signal.signal(signal.SIGTERM, _note)  # a handler: an ignored signal would stay ignored in jobs
 
 
-def _nothing(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing."""
+def is_ending() -> bool:
+    """Return whether the engine has told this shielded process that the allocation ends: no run may begin any more."""
+    return bool(_noted)
+
+
+_noted: list[int] = []
+
+
+def _note(number: int, _frame: FrameType | None) -> None:
+    _noted[:] = [number]

@@ -47,7 +47,7 @@ def burst() -> None:
 @click.option("--gpus", type=click.IntRange(1, 64), metavar="N", required=True, help="GPUs of each pilot, on one node.")
 @click.option("--hours", type=click.FloatRange(0.1, 720), metavar="H", required=True, help="How long each pilot lasts.")
 @click.option("--pool", metavar="NAME", default="", help="Pool of its devices. Default: that of the settings.")
-@click.option("--count", type=click.IntRange(1, 100), metavar="N", default=1, help="How many pilots. Default: 1.")
+@click.option("--count", type=click.IntRange(1, 100), metavar="N", default=1, help="How many pilots.", show_default=True)
 def slurm(gpus: int, hours: float, pool: str, count: int) -> None:
     """Ask Slurm for allocations in which workers of this site serve the GPUs.
 

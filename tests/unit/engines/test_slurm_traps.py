@@ -275,3 +275,9 @@ def test_a_program_that_is_missing_is_named(tmp_path: Path) -> None:
     engine = Slurm(SlurmAccess(wrapper=(str(tmp_path / "nothing"),)))
     with pytest.raises(EngineUnreachable, match=r"nothing cannot be run .*set wrapper in \[burst.slurm\]"):
         engine.find(KEY)
+
+
+def test_only_own_jobs_are_asked_for(slurm: Recorded) -> None:
+    """The name of a job is seen by all, and another user may choose the same."""
+    slurm.status()
+    assert all("--me" in call.split() for call in slurm.calls("squeue"))

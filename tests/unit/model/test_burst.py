@@ -1,0 +1,62 @@
+"""The tables ``[burst.ENGINE]`` of the settings file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpuqueue.errors import BadRequest
+from gpuqueue.model.burst import PilotSettings
+from gpuqueue.settings.settings import Settings
+
+TABLE = """
+[burst.slurm]
+wrapper = "ssh -o BatchMode=yes login"
+options = "--partition=gpu '--constraint=a100&nvlink'"
+service_url = "https://gpu.example.org:8443"
+idle = "5m"
+jobs_of_all = true
+"""
+
+
+def test_a_table_of_the_file_is_the_json_of_the_environment(tmp_path: Path) -> None:
+    """Words are split as a shell does. What is left out has its default."""
+    path = tmp_path / "config.toml"
+    path.write_text(TABLE)
+    from_file = Settings.load({"GPUQUEUE_CONFIG": str(path), "GPUQUEUE_STATE_DIR": "/s"}).burst
+    expected = PilotSettings(
+        wrapper=("ssh", "-o", "BatchMode=yes", "login"),
+        options=("--partition=gpu", "--constraint=a100&nvlink"),
+        service_url="https://gpu.example.org:8443",
+        idle_s=300.0,
+        jobs_of_all=True,
+    )
+    assert {"slurm": expected} == from_file
+    text = '{"slurm": {"idle": "5m", "pool": "x"}}'
+    environ = {"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": "/s", "GPUQUEUE_BURST": text}
+    assert {"slurm": PilotSettings(idle_s=300.0, pool="x")} == Settings.load(environ).burst
+    assert {} == Settings.load({"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": "/s"}).burst
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[burst.pbs]\n", "'pbs' is no engine: there is slurm"),
+        ("[burst.slurm]\npartition = 'gpu'\n", "'partition' is no setting of slurm: there are wrapper, options"),
+        ("[burst.slurm]\nidle = 'soon'\n", "slurm.idle: "),
+        ('[burst.slurm]\noptions = "--x=\'"\n', "slurm.options: .*No closing quotation"),
+        ("[burst.slurm]\nprogram = 'gpuqueue'\n", "slurm.program: 'gpuqueue' is no absolute path"),
+        ('[burst.slurm]\nprepare = "a\\nb"\n', "slurm.prepare: .* is no single line"),
+        ("[burst.slurm]\njobs_of_all = 'yes'\n", "slurm.jobs_of_all: 'yes' is neither true nor false"),
+        ("burst = 'slurm'\n", r"has no table of an engine: write \[burst.slurm\]"),
+        ("burst = '[1'\n", "has no table of an engine"),
+    ],
+)
+def test_a_table_that_cannot_be_used_says_why(text: str, said: str, tmp_path: Path) -> None:
+    """In one line, with the setting."""
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    with pytest.raises(BadRequest, match=f"setting burst .*{said}"):
+        Settings.load({"GPUQUEUE_CONFIG": str(path), "GPUQUEUE_STATE_DIR": "/s"})
