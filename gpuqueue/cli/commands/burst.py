@@ -45,9 +45,9 @@ def burst() -> None:
 
 @burst.command()
 @click.option("--gpus", type=click.IntRange(1, 64), metavar="N", required=True, help="GPUs of each pilot, on one node.")
-@click.option("--hours", type=click.FloatRange(0.1, 720), metavar="H", required=True, help="How long each pilot lasts.")
+@click.option("--hours", type=click.FloatRange(0.1, 720), metavar="H", required=True, help="How long each lasts.")
 @click.option("--pool", metavar="NAME", default="", help="Pool of its devices. Default: that of the settings.")
-@click.option("--count", type=click.IntRange(1, 100), metavar="N", default=1, help="How many pilots.", show_default=True)
+@click.option("--count", type=click.IntRange(1, 100), metavar="N", default=1, show_default=True, help="How many.")
 def slurm(gpus: int, hours: float, pool: str, count: int) -> None:
     """Ask Slurm for allocations in which workers of this site serve the GPUs.
 
@@ -139,7 +139,12 @@ def cancel(names: tuple[str, ...], *, everyone: bool, now: bool) -> None:
 def serve(
     place: Path, url: str, seconds: float, devices: str, pool: str, idle: str, *, ca: bool, jobs_of_all: bool
 ) -> None:
-    """Serve jobs in an allocation, on its node. The batch script of a pilot runs this."""
+    """Serve jobs in an allocation, on its node. The batch script of a pilot runs this.
+
+    \b
+    Examples:
+      gpuqueue burst serve --place DIRECTORY --url https://gpu:8443 --seconds 60
+    """  # noqa: D301 - \b is click's mark for lines to keep
     from gpuqueue.pilots.node import NodePilot, PilotWork  # noqa: PLC0415 - only on a node
 
     work = PilotWork(

@@ -50,6 +50,7 @@ ACT = {
     "edit",
     "retry",
     "lost",
+    "burst",
     "extend",
     "move",
     "tag",

@@ -17,7 +17,7 @@ from forked_command import command
 from service_fixtures import ServedSite, ask, certificate, mine, serving
 
 from gpuqueue.client.first_call import ServiceAddress
-from gpuqueue.client.joining import join, settings_of
+from gpuqueue.client.joining import join, leave, settings_of
 from gpuqueue.errors import GpuQueueError, NotAuthenticated, Refused, Unreachable, Unreadable
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.access_token import TokenRequest, new_token
@@ -90,6 +90,26 @@ def test_only_a_host_gets_the_password_of_the_store(site: ServedSite) -> None:
         root._link.send("POST", "/host/join", body)
 
     assert {AuditOutcome.REFUSED} == {each.outcome for each in joins(site, before + 3)[: -before or None]}
+
+
+def test_a_host_that_leaves_has_no_valid_token(site: ServedSite) -> None:
+    """It revokes its own token and no other, and the audit log says so. Neither a person nor a stranger leaves."""
+    token, other = host_token(site, "nodeL"), host_token(site, "nodeL")
+    for wrong, status in ((mine(site), 403), (None, 401)):
+        assert status == ask(site, "/host/leave", wrong, method="POST", body={})[0]
+    leave(address(site, token))
+
+    with pytest.raises(NotAuthenticated):
+        settings_of(address(site, token))
+    with pytest.raises(NotAuthenticated):
+        leave(address(site, token))
+    assert "nodeL" == settings_of(address(site, other)).host
+    with closing(HistoryDatabase(site.settings.database_url)) as database:
+        query = AuditQuery(action="leave")
+        until(lambda: list(database.audit_entries(query)), what="the audit log")
+        done = [each for each in database.audit_entries(query) if each.outcome is AuditOutcome.DONE]
+    assert ["nodeL"] == [each.account for each in done]
+    assert token.split("_")[1] == done[0].detail["token"]
 
 
 def test_the_settings_in_common_have_no_password(site: ServedSite) -> None:

@@ -1,0 +1,54 @@
+"""The command ``burst`` without a Slurm: what is wrong is one line, with an exit code."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from forked_command import command
+from service_fixtures import ServedSite
+
+
+def burst(served: ServedSite, *words: str, **settings: str) -> tuple[int, str, str]:
+    """Return the exit code and the output of a command with these settings of Slurm."""
+    environ = {
+        **served.environ,
+        "GPUQUEUE_URL": f"unix://{served.socket_path}",
+        "GPUQUEUE_BURST": json.dumps({"slurm": settings}),
+    }
+    done = command(["burst", *words], environ)
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "settings", "code", "said"),
+    [
+        (("slurm", "--gpus", "1", "--hours", "1"), {}, 2, "set service_url in [burst.slurm]"),
+        (("slurm", "--gpus", "1", "--hours", "1"), {"partition": "gpu"}, 2, "'partition' is no setting of slurm"),
+        (("slurm", "--gpus", "0", "--hours", "1"), {}, 2, "0 is not in the range 1<=x<=64"),
+        (("slurm", "--gpus", "1"), {}, 2, "Missing option '--hours'"),
+        (("cancel",), {}, 2, "name pilots, or give --all"),
+        (("cancel", "--all", "x"), {}, 2, "name pilots, or give --all"),
+        (("cancel", "no\x1bthing"), {}, 2, "is no pilot: gpuqueue burst list has them"),
+    ],
+)
+def test_bad_input_is_one_line(
+    served: ServedSite, words: tuple[str, ...], settings: dict[str, str], code: int, said: str
+) -> None:
+    """It says what is wrong and what to do."""
+    found, out, err = burst(served, *words, **settings)
+    assert (code, "") == (found, out)
+    assert said in err
+    assert "\x1b" not in err
+
+
+def test_without_slurm_nothing_is_submitted_and_no_token_stays(served: ServedSite) -> None:
+    """The line names the program that is missing, and the setting. Exit code 4."""
+    settings = {"service_url": f"https://127.0.0.1:{served.port}", "service_ca": str(served.directory / "cert.pem")}
+    code, out, err = burst(served, "slurm", "--gpus", "1", "--hours", "1", wrapper="/no/such/wrapper", **settings)
+
+    assert (4, "") == (code, out)
+    assert "/no/such/wrapper cannot be run (No such file or directory): set wrapper in [burst.slurm]" in err
+    assert (0, "no pilots: see gpuqueue burst --help\n") == burst(served, "list")[:2]
+    assert [] == json.loads(burst(served, "list", "--json")[1])
