@@ -49,14 +49,14 @@ class AllocationRequest:
     """What an engine is asked for: ``gpus`` devices of one machine for ``duration_s``, and the script to run there.
 
     ``script`` is the text of a bash script. It may contain secrets, so an engine passes it on where no other user of
-    its cluster reads it. The script gets SIGTERM ``notice_s`` before the end. An allocation that could not end within
+    its cluster reads it. The script gets SIGTERM ``warning_s`` before the end. An allocation that could not end within
     ``wait_s + duration_s`` from now is dropped by the engine.
     """
 
     gpus: int
     duration_s: float
     script: str = field(repr=False)
-    notice_s: float = 120.0
+    warning_s: float = 120.0
     wait_s: float = 86400.0
 
     def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ class AllocationRequest:
             BadRequest: one of them is of no use.
 
         """
-        if self.gpus < 1 or self.duration_s < 60 or self.notice_s < 0 or self.wait_s < 60:  # noqa: PLR2004 - a minute
+        if self.gpus < 1 or self.duration_s < 60 or self.warning_s < 0 or self.wait_s < 60:  # noqa: PLR2004 - a minute
             raise BadRequest("an allocation has at least one GPU, and lasts and may wait for at least a minute")
 
 

@@ -164,7 +164,7 @@ class Slurm:
             f"--gres=gpu:{request.gpus}",
             f"--time={minutes}",
             f"--deadline=now+{math.ceil(request.wait_s) + minutes * 60}",
-            f"--signal=B:TERM@{math.ceil(request.notice_s)}",
+            f"--signal=B:TERM@{math.ceil(request.warning_s)}",
             "--no-requeue",
             "--export=NONE",
             f"--output={NAME}{key}.log",

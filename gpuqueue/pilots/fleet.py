@@ -47,7 +47,7 @@ TOKEN_NAME = "pilot: "  # noqa: S105 - a name
 #: How long a token is valid beyond the latest end of its pilot, in seconds: clocks differ, and logs are delivered last.
 MARGIN_S = 3600.0
 #: Warning before the end of an allocation, in seconds. Runs are preempted then, and hand back.
-NOTICE_S = 120.0
+WARNING_S = 120.0
 LEAST_HOURS, MOST_HOURS = 0.1, 720.0
 _HOST = re.compile(r"([a-z]+)-([a-z0-9]{4,20})")
 
@@ -135,7 +135,7 @@ class Pilots:
                 gpus=request.gpus,
                 duration_s=request.hours * 3600,
                 script=script.text(),
-                notice_s=NOTICE_S,
+                warning_s=WARNING_S,
                 wait_s=settings.wait_s,
             )
             ref = self._engines[engine].submit(allocation, key)

@@ -110,7 +110,7 @@ class NodePilot:
         self._work = work
         self._environ = environ
         self._began_s = time.monotonic()
-        self._told = False
+        self._ending = False
         self._up: subprocess.Popen[bytes] | None = None
         ca = work.place / "ca.pem" if work.has_ca else None
         self._service = ServiceAddress(url=work.url, token=token_in(work.place / "token"), ca=ca)
@@ -124,7 +124,7 @@ class NodePilot:
 
         """
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._tell)
+            signal.signal(number, self._on_signal)
         lock = hold(self._work.place)
         remove_left(self._work.place)
         try:
@@ -140,7 +140,7 @@ class NodePilot:
                 "nothing was started: the token of this pilot was revoked or has expired, so nobody needs it any more"
             ) from None
         left_s = self._left_s() - ahead_s(site.now)
-        if self._told or left_s <= LAST_S:
+        if self._ending or left_s <= LAST_S:
             self._leave()
             return 0
         config = self._write_config(site)
@@ -157,9 +157,9 @@ class NodePilot:
             self._leave()
         return code
 
-    def _tell(self, _number: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         """Have the workers hand back. The engine may signal several times."""
-        self._told = True
+        self._ending = True
 
     # ---- join ----------------------------------------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class NodePilot:
             try:
                 site = joining.join(self._service, dry_run=False).settings
             except Unreachable as error:
-                if self._told or time.monotonic() - self._began_s > REACH_S:
+                if self._ending or time.monotonic() - self._began_s > REACH_S:
                     raise Unreachable(f"node {node} cannot reach the service: {error}") from error
                 time.sleep(AGAIN_S)
                 continue
@@ -187,12 +187,12 @@ class NodePilot:
             return left_s
         try:
             words = ["squeue", "--noheader", f"--jobs={job}", "--format=%L"]
-            said = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False).stdout
+            text = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False).stdout
         except (OSError, subprocess.TimeoutExpired):
             return left_s
         from gpuqueue.engines.slurm import duration_of  # noqa: PLC0415 - only in an allocation of Slurm
 
-        by_slurm_s = duration_of(said)
+        by_slurm_s = duration_of(text)
         return left_s if by_slurm_s is None else min(left_s, by_slurm_s)
 
     def _write_config(self, site: HostSettings) -> Path:
@@ -218,7 +218,7 @@ class NodePilot:
 
     def _watch(self, up: subprocess.Popen[bytes]) -> int:
         """Wait for the end of *up*, and have it hand back once no run went on for the idle time."""
-        runs, idle_since_s, told_s = self._work.place / "state" / "runs", time.monotonic(), -AGAIN_S
+        runs, idle_since_s, sent_s = self._work.place / "state" / "runs", time.monotonic(), -AGAIN_S
         while True:
             try:
                 return up.wait(POLL_S)
@@ -226,11 +226,11 @@ class NodePilot:
                 now_s = time.monotonic()
             if any_unsettled(runs):
                 idle_since_s = now_s
-            elif not self._told and now_s - idle_since_s >= self._work.idle_s:
+            elif not self._ending and now_s - idle_since_s >= self._work.idle_s:
                 print_message("gpuqueue", f"no job ran for {format_duration(self._work.idle_s)}: the pilot gives back")
-                self._told = True
-            if self._told and now_s - told_s >= AGAIN_S:  # again, because it may not have been ready for a signal
-                told_s = now_s
+                self._ending = True
+            if self._ending and now_s - sent_s >= AGAIN_S:  # again, because it may not have been ready for a signal
+                sent_s = now_s
                 up.send_signal(signal.SIGINT)  # it is shielded
 
     # ---- leave ---------------------------------------------------------------------------------------------------

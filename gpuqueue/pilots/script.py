@@ -17,8 +17,8 @@ _SCRIPT = """\
 #!/bin/bash
 # A pilot of gpuqueue: docs/howto/slurm-pilots.md
 umask 077
-told=
-trap told=1 TERM
+signalled=
+trap signalled=1 TERM
 {prepare}
 place=$(mktemp -d {directory}/gpuqueue-{key}-XXXXXX) || exit 1
 cat > "$place/token" <<'END'
@@ -27,10 +27,10 @@ END
 {ca}trap '' TERM
 {program} burst serve --place "$place" {words} &
 child=$!
-trap told=1 TERM
+trap signalled=1 TERM
 while kill -0 "$child" 2>/dev/null; do
   # Again and again: it ignores the signal until it is ready for it.
-  if [ -n "$told" ]; then kill -TERM "$child" 2>/dev/null; sleep 1; else wait "$child"; fi
+  if [ -n "$signalled" ]; then kill -TERM "$child" 2>/dev/null; sleep 1; else wait "$child"; fi
 done
 wait "$child"
 code=$?

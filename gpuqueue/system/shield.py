@@ -34,7 +34,7 @@ def shield() -> None:
 
 
 def is_ending() -> bool:
-    """Return whether the engine has told this shielded process that the allocation ends: no run may begin any more."""
+    """Return whether a shielded process has got the engine's signal: the allocation ends, and no run may begin."""
     return bool(_noted)
 
 

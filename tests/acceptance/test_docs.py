@@ -222,7 +222,7 @@ def test_every_setting_is_described_with_its_default(monkeypatch: pytest.MonkeyP
         text = default.strip("`").replace("STATE_DIR", str(settings.state_dir)).replace("~", "/home/ada")
         own_name = socket.gethostname()
         special: dict[str, Any] = {"none": None, "empty": "", "this machine's host name": own_name}
-        special |= {"no targets": {}, "no environments": {}}
+        special |= {"no targets": {}, "no environments": {}, "no engines": {}}
         value = special[text] if text in special else READERS[name](text)
         described[variable.strip("`")] = (key.strip("`"), value)
 

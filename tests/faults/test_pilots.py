@@ -18,7 +18,7 @@ from gpuqueue.model.run import EndingKind
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
 
-#: Prints a line each fifth of a second until it is told to end, then says so. An argument names a file that ends it.
+#: Prints a line each fifth of a second until it gets SIGTERM, then says so. An argument names a file that ends it.
 LOOP = 'trap "echo saved; exit 1" TERM; n=0; until [ -e "$0" ]; do n=$((n + 1)); echo "line $n"; sleep 0.2; done'
 
 
@@ -145,7 +145,8 @@ def test_a_pilot_that_was_given_up_while_it_waited_never_joins(site: PilotSite, 
     slurm.command("scontrol", "update", "PartitionName=low", "State=UP")
 
     words = "nothing was started: the token of this pilot was revoked or has expired, so nobody needs it any more"
-    until(lambda: words in site.log(host), what="its last words", timeout_s=90)
+    until(lambda: "\n" in site.log(host), what="its last words", timeout_s=90)
+    assert words in site.log(host)
     site.until_gone(host)
 
 

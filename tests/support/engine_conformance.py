@@ -68,7 +68,7 @@ class EngineConformance:
         until_phase(engine, ref, Phase.ENDED)
         assert 2 == len(seen.read_text().strip().split(","))
 
-    def test_a_running_allocation_says_where_and_for_how_long(self, bench: Bench) -> None:
+    def test_a_running_allocation_has_a_node_and_a_time_left(self, bench: Bench) -> None:
         """It has a node, and a time left that is no more than was asked for."""
         engine = bench.engine()
         ref = engine.submit(asking("sleep 600"), new_key())
@@ -90,7 +90,7 @@ class EngineConformance:
         bench.engine().cancel(first, now=True)
 
     def test_another_process_finds_an_allocation_by_its_key(self, bench: Bench) -> None:
-        """Whoever was killed after the submit left nothing but the key. An unknown key finds nothing."""
+        """A process that was killed after its submit left nothing but the key. An unknown key finds nothing."""
         key = new_key()
         ref = bench.engine().submit(asking("sleep 600"), key)
 
@@ -98,12 +98,12 @@ class EngineConformance:
         assert bench.engine().find(new_key()) is None
         bench.engine().cancel(ref, now=True)
 
-    def test_a_cancelled_script_is_told_and_ends_by_itself(self, bench: Bench, tmp_path: Path) -> None:
+    def test_a_cancelled_script_gets_a_signal_and_ends_by_itself(self, bench: Bench, tmp_path: Path) -> None:
         """Only the script gets SIGTERM: what it has started goes on until the script ends it."""
         engine, seen = bench.engine(), tmp_path / "seen"
         script = f"""
         sleep 600 & child=$!
-        trap 'kill -0 $child && echo "told, child lives" > {seen}; kill $child; exit 0' TERM
+        trap 'kill -0 $child && echo "signalled, child lives" > {seen}; kill $child; exit 0' TERM
         touch {seen}.began
         wait $child; wait $child"""
         ref = engine.submit(asking(script), new_key())
@@ -111,7 +111,7 @@ class EngineConformance:
         engine.cancel(ref)
 
         until_phase(engine, ref, Phase.ENDED)
-        assert "told, child lives" == seen.read_text().strip()
+        assert "signalled, child lives" == seen.read_text().strip()
 
     def test_an_allocation_that_waits_is_removed(self, bench: Bench, tmp_path: Path) -> None:
         """Its script never runs."""
@@ -156,7 +156,7 @@ class EngineConformance:
         engine.cancel(ref, now=True)
 
     def test_what_is_refused_is_known_not_to_be_there(self, bench: Bench) -> None:
-        """The error says why, and nothing is found; or the engine takes it, and says soon that it is over."""
+        """The error has the reason, and nothing is found; or the engine takes it, and it is over soon."""
         engine, key = bench.engine(), new_key()
         try:
             ref = engine.submit(asking("true", gpus=bench.refused_gpus), key)

@@ -37,9 +37,7 @@ def burst() -> None:
 
     \b
     Examples:
-      gpuqueue burst slurm --gpus 2 --hours 8
       gpuqueue burst list
-      gpuqueue burst cancel --all
     """  # noqa: D301 - \b is click's mark for lines to keep
 
 
@@ -131,9 +129,9 @@ def cancel(names: tuple[str, ...], *, everyone: bool, now: bool) -> None:
 @click.option("--place", type=click.Path(path_type=Path), required=True)
 @click.option("--url", required=True)
 @click.option("--seconds", type=float, required=True)
-@click.option("--devices", required=True)
+@click.option("--devices", default="gpu")
 @click.option("--pool", default="")
-@click.option("--idle", required=True)
+@click.option("--idle", default="10m")
 @click.option("--ca", is_flag=True)
 @click.option("--jobs-of-all", is_flag=True)
 def serve(

@@ -26,7 +26,7 @@ def burst(served: ServedSite, *words: str, **settings: str) -> tuple[int, str, s
     [
         (("slurm", "--gpus", "1", "--hours", "1"), {}, 2, "set service_url in [burst.slurm]"),
         (("slurm", "--gpus", "1", "--hours", "1"), {"partition": "gpu"}, 2, "'partition' is no setting of slurm"),
-        (("slurm", "--gpus", "0", "--hours", "1"), {}, 2, "0 is not in the range 1<=x<=64"),
+        (("slurm", "--gpus", "0", "--hours", "1"), {}, 2, "--gpus: 0 is not valid: give a whole number from 1 to 64"),
         (("slurm", "--gpus", "1"), {}, 2, "Missing option '--hours'"),
         (("cancel",), {}, 2, "name pilots, or give --all"),
         (("cancel", "--all", "x"), {}, 2, "name pilots, or give --all"),
@@ -49,6 +49,6 @@ def test_without_slurm_nothing_is_submitted_and_no_token_stays(served: ServedSit
     code, out, err = burst(served, "slurm", "--gpus", "1", "--hours", "1", wrapper="/no/such/wrapper", **settings)
 
     assert (4, "") == (code, out)
-    assert "/no/such/wrapper cannot be run (No such file or directory): set wrapper in [burst.slurm]" in err
+    assert "/no/such/wrapper cannot be run (No such file or directory): is Slurm installed here? set wrapper in [burst.slurm]" in err
     assert (0, "no pilots: see gpuqueue burst --help\n") == burst(served, "list")[:2]
     assert [] == json.loads(burst(served, "list", "--json")[1])

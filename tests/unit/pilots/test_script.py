@@ -52,15 +52,15 @@ def test_the_script_makes_its_directory_private_and_removes_it(tmp_path: Path) -
 
 @pytest.mark.parametrize("how", ["early", "late"])
 def test_the_signal_of_the_engine_is_passed_on(tmp_path: Path, how: str) -> None:
-    """Also one that comes before the program runs. The script waits for the program, however often it is told."""
+    """Also one that comes before the program runs. The script waits for the program, however often it is signalled."""
     wait = f"touch {tmp_path}/began; until [ -e {tmp_path}/go ]; do sleep 0.05; done"
     program = f"""exec {sys.executable} -c 'if True:
     import signal, time
     time.sleep(0.5)
-    signal.signal(signal.SIGTERM, lambda *_: told.append(1))
-    told = []
+    signal.signal(signal.SIGTERM, lambda *_: signals.append(1))
+    signals = []
     open("{tmp_path}/serving", "w").close()
-    while not told:
+    while not signals:
         time.sleep(0.05)
     time.sleep(1.5)
     print("handed back")'"""
