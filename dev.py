@@ -46,6 +46,8 @@ INSTALLED = VENV / "installed.txt"
 DEMO_STATE = ROOT / ".demo"
 #: Tools of tests/guard -> what is not tested where the tool is missing, since those tests are skipped then.
 COUNTS = {"valgrind": "instructions of a claim and of each command", "gcc": "allocations of a claim"}
+#: Programs of tests that are marked as full -> what is not tested without them, and the packages of Debian.
+SERVERS = {"slurmctld": ("engines and pilots in a real Slurm", "slurmctld slurmd slurm-client munge")}
 #: The other Pythons, each with the Celery that is tried there: every version that we say we support.
 PYTHONS = {"3.10": "5.5", "3.11": "5.7", "3.12": "5.6", "3.13": "5.7"}
 PYTEST = (BIN / "python", "-m", "pytest")
@@ -143,6 +145,9 @@ def test_full() -> int:
     for tool, what in COUNTS.items():
         if shutil.which(tool) is None:
             print(f"\nNOT TESTED: {what}. Their tests need {tool}: apt install {tool}", flush=True)
+    for program, (what, packages) in SERVERS.items():
+        if shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin") is None:
+            print(f"\nNOT TESTED: {what}. Their tests need {program}: apt install {packages}", flush=True)
     return code
 
 
