@@ -35,7 +35,9 @@ OURS = {
     **dict.fromkeys(("install", "join", "uninstall"), Bound(40, 90)),
     "doctor": Bound(50, 132),
     "completion": Bound(5, 16),
-    **dict.fromkeys(("login", "logout", "whoami", "token", "audit", "serve", "snapshots", "mcp"), Bound(18, 66)),
+    **dict.fromkeys(
+        ("login", "logout", "whoami", "token", "audit", "serve", "snapshots", "mcp", "burst"), Bound(18, 66)
+    ),
 }
 PYTHONS = ((3, 10), (3, 11), (3, 12), (3, 13))
 #: Modules of other packages, most of them of the standard library, on each of PYTHONS. Measured; SPARE is what the next
