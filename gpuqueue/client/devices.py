@@ -102,6 +102,7 @@ class Devices:
         """
         from gpuqueue.client.access import caller_of, policy_of  # noqa: PLC0415 - lazy import for startup time
         from gpuqueue.model.access import Action, require  # noqa: PLC0415 - as above
+        from gpuqueue.queue.drains import DrainOrigin  # noqa: PLC0415 - as above
         from gpuqueue.queue.lease import SILENT_HEARTBEATS  # noqa: PLC0415 - as above
 
         require(caller_of(self._connection), Action.LOSE_HOST, None, policy_of(self._connection))
@@ -114,7 +115,7 @@ class Devices:
             silent_s=SILENT_HEARTBEATS * settings.heartbeat_s,
         )
         for status in devices.all(host):
-            if status.ends_at is not None:
+            if any(each.origin is DrainOrigin.UNTIL for each in (*status.drains, *status.planned_drains)):
                 devices.withdraw(host, status.device.uuid)
         return changed
 

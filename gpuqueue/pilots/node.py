@@ -33,6 +33,8 @@ from gpuqueue.text.units import format_duration
 
 #: The part of the allocation that is left for the end: delivering logs, leaving the site, in seconds.
 LAST_S = 120.0
+#: Longest time for ``gpuqueue down`` after ``up`` has ended, in seconds.
+DOWN_S = 20.0
 #: Longest time for the delivery of logs and kept files after the last run, in seconds.
 DELIVER_S = 60.0
 #: Time between two checks whether a run goes on, in seconds.
@@ -152,6 +154,7 @@ class NodePilot:
         print_message("gpuqueue", f"this is host {site.host} for {format_duration(left_s)}")
         try:
             code = self._watch(self._up)
+            self._take_down(environ)
             self._deliver(environ)
         finally:
             self._leave()
@@ -234,6 +237,16 @@ class NodePilot:
                 up.send_signal(signal.SIGINT)  # it is shielded
 
     # ---- leave ---------------------------------------------------------------------------------------------------
+
+    def _take_down(self, environ: Mapping[str, str]) -> None:
+        """Withdraw the devices, also if ``up`` was interrupted before it was ready, or was killed."""
+        words = [installed("gpuqueue"), "down", "--preempt-jobs"]
+        try:
+            subprocess.run(
+                words, env=dict(environ), stdout=subprocess.DEVNULL, start_new_session=True, timeout=DOWN_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            print_message("gpuqueue: warning", f"gpuqueue down did not end within {DOWN_S:g} s")
 
     def _deliver(self, environ: Mapping[str, str]) -> None:
         """Send the logs and kept files that the service does not have yet."""
