@@ -101,6 +101,7 @@ def test_a_pilot_that_was_killed_is_settled_by_the_list(site: PilotSite, slurm: 
     site.until_running(job)
     ref = slurm.command("squeue", "--noheader", "--format=%i", f"--name=gpuqueue-{host.partition('-')[2]}")
     slurm.command("scancel", "--full", "--signal=KILL", ref)
+    site.kill(host)
     until(lambda: f"job {job} was on a pilot that has ended" in site.cli("burst", "list").stderr, what="it is settled")
 
     assert JobState.QUEUED is site.client.jobs.get(job).state

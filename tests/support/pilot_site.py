@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import psutil
 from bounded import until
 from forked_command import BIN, command
 from private_slurm import PrivateSlurm
@@ -80,6 +82,21 @@ class PilotSite:
         (token,) = (each for each in self.client.access.tokens(everybody=True) if each.account == host)
         assert token.revoked_at is not None
         assert [] == [*self.place.glob(f"gpuqueue-{host.partition('-')[2]}-*")]
+
+    def kill(self, host: str) -> None:
+        """Kill all processes of a pilot, as when its node dies. Without cgroups Slurm misses some that are detached."""
+        place = f"{self.place}/gpuqueue-{host.partition('-')[2]}-"
+
+        def killed() -> bool:
+            found = 0
+            for process in psutil.process_iter():
+                with contextlib.suppress(psutil.Error):
+                    if f"GPUQUEUE_CONFIG={place}" in f"GPUQUEUE_CONFIG={process.environ().get('GPUQUEUE_CONFIG', '')}":
+                        process.kill()
+                        found += 1
+            return not found
+
+        until(killed, what="no process")
 
     def log(self, host: str) -> str:
         """Return what a pilot has written."""
