@@ -49,6 +49,6 @@ def test_without_slurm_nothing_is_submitted_and_no_token_stays(served: ServedSit
     code, out, err = burst(served, "slurm", "--gpus", "1", "--hours", "1", wrapper="/no/such/wrapper", **settings)
 
     assert (4, "") == (code, out)
-    assert "/no/such/wrapper cannot be run (No such file or directory): is Slurm installed here? set wrapper in [burst.slurm]" in err
+    assert "/no/such/wrapper cannot be run (No such file or directory): is Slurm installed here? set wrapper" in err
     assert (0, "no pilots: see gpuqueue burst --help\n") == burst(served, "list")[:2]
     assert [] == json.loads(burst(served, "list", "--json")[1])
