@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.text.sanitize import brief, name_of
-from gpuqueue.text.units import parse_duration
+from gpuqueue.text.units import parse_bytes, parse_duration
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +29,15 @@ class PilotSettings:
     - ``pool``: the pool of its devices.
     - ``idle_s``: a pilot that ran no job for so long gives its allocation back.
     - ``wait_s``: how long the request may wait in the engine's queue.
+    - ``when_waiting_s``: pilots are asked for without a person once a job that would start on one has waited for so
+      long. None: only ``gpuqueue burst`` asks for pilots. The fields below are of this rule:
+    - ``max_pilots``: the most pilots at a time, those of people included.
+    - ``gpus`` and ``min_gpus``: the most GPUs of one pilot, and how many the waiting jobs must need.
+    - ``hours``: how long a pilot lasts.
+    - ``hours_a_day``: the most GPU-hours within 24 hours. None: no bound.
+    - ``users``: whose jobs count; empty: everybody's.
+    - ``mem_bytes`` and ``model``: the memory and the name of a card there, for the jobs that ask for them. With None
+      for the memory each job counts as a whole card.
     - ``jobs_of_all``: whether a pilot is used at a site whose jobs run as their submitters. On a pilot all jobs run as
       the account to which the engine gave the allocation.
     """
@@ -44,8 +54,19 @@ class PilotSettings:
     idle_s: float = 600.0
     wait_s: float = 86400.0
     jobs_of_all: bool = False
+    when_waiting_s: float | None = None
+    max_pilots: int = 4
+    gpus: int = 1
+    min_gpus: int = 1
+    hours: float = 8.0
+    hours_a_day: float | None = None
+    users: tuple[str, ...] = ()
+    mem_bytes: int | None = None
+    model: str = ""
 
 
+#: Largest number of pilots or GPUs, and of hours, in a setting.
+MAX_COUNT, MIN_HOURS, MAX_HOURS = 1000, 0.1, 100_000.0
 #: The engines that there are.
 ENGINES = ("slurm",)
 
@@ -75,6 +96,26 @@ def _line(raw: str) -> str:
     return raw
 
 
+def _count(raw: str) -> int:
+    if not raw.isascii() or not raw.isdigit() or not 1 <= int(raw) <= MAX_COUNT:
+        raise BadRequest(f"{brief(raw)} is no number from 1 to {MAX_COUNT}")
+    return int(raw)
+
+
+def _hours(raw: str) -> float:
+    try:
+        hours = float(raw)
+    except ValueError:
+        hours = math.nan
+    if not MIN_HOURS <= hours <= MAX_HOURS:
+        raise BadRequest(f"{brief(raw)} is no number of hours from {MIN_HOURS:g} to {MAX_HOURS:g}")
+    return hours
+
+
+def _names(raw: str) -> tuple[str, ...]:
+    return tuple(raw.replace(",", " ").split())
+
+
 def _pool(raw: str) -> str:
     return name_of("pool name", raw) if raw else raw
 
@@ -93,6 +134,15 @@ _KEYS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "idle": ("idle_s", parse_duration),
     "wait": ("wait_s", parse_duration),
     "jobs_of_all": ("jobs_of_all", _flag),
+    "when_waiting": ("when_waiting_s", parse_duration),
+    "max": ("max_pilots", _count),
+    "gpus": ("gpus", _count),
+    "min_gpus": ("min_gpus", _count),
+    "hours": ("hours", _hours),
+    "hours_a_day": ("hours_a_day", _hours),
+    "users": ("users", _names),
+    "mem": ("mem_bytes", parse_bytes),
+    "model": ("model", _line),
 }
 
 

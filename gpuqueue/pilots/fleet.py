@@ -29,16 +29,16 @@ from gpuqueue.engines.engine import (
 )
 from gpuqueue.errors import BadRequest, GpuQueueError, Refused, Unreachable
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model.access_token import AccessToken, TokenRequest
+from gpuqueue.model.access_token import MAX_TOKEN_NAME, AccessToken, TokenRequest
 from gpuqueue.model.caller import CallerKind
 from gpuqueue.pilots.script import PilotScript
 from gpuqueue.settings.credentials import origin_of
 from gpuqueue.system.process import installed
 from gpuqueue.text.sanitize import brief
-from gpuqueue.text.units import format_duration
 
 if TYPE_CHECKING:
     from gpuqueue.client import Client
+    from gpuqueue.client.access import Access
     from gpuqueue.model.burst import PilotSettings
     from gpuqueue.model.job import JobState
 
@@ -72,10 +72,18 @@ class PilotRequest:
         if not LEAST_HOURS <= self.hours <= MOST_HOURS:
             raise BadRequest("a pilot lasts from 0.1 hours to 30 days")
 
+    @property
+    def size(self) -> str:
+        """Return its size for its record, such as ``2 GPUs, 8h``."""
+        return f"{self.gpus} GPU{'s' if self.gpus > 1 else ''}, {self.hours:g}h"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pilot:
-    """One pilot: its record, and how its allocation stands. ``ref`` is None if the engine has none, or did not say."""
+    """One pilot: its record, and how its allocation stands.
+
+    ``ref`` is None if the engine has none, or did not say; ``is_missing``: it has said that it has none.
+    """
 
     engine: str
     key: str
@@ -83,6 +91,7 @@ class Pilot:
     token: AccessToken
     ref: Ref | None
     status: Status
+    is_missing: bool = False
 
 
 class Pilots:
@@ -95,16 +104,21 @@ class Pilots:
         settings: Mapping[str, PilotSettings],
         *,
         warn: Callable[[str], None] = lambda _: None,
+        access: Access | None = None,
     ) -> None:
+        """Use *client*, and *access* for the tokens if it is not the client's own."""
         self._client = client
+        self._access = access or client.access
         self._engines = engines
         self._settings = settings
         self._warn = warn
 
     # ---- start ---------------------------------------------------------------------------------------------------
 
-    def start(self, engine: str, request: PilotRequest) -> Pilot:
+    def start(self, engine: str, request: PilotRequest, *, because: str = "") -> Pilot:
         """Ask *engine* for one pilot. It serves jobs as soon as its allocation begins.
+
+        The record says *because*, if there is a reason besides a person's wish.
 
         Raises:
             BadRequest: a setting is missing or cannot be used.
@@ -117,9 +131,9 @@ class Pilots:
         url, ca_text = self._service(engine, settings)
         key = new_key()
         lifetime_s = settings.wait_s + request.hours * 3600 + MARGIN_S
-        size = f"{request.gpus} GPU{'s' if request.gpus > 1 else ''}, {format_duration(request.hours * 3600)}"
-        wanted = TokenRequest(host=f"{engine}-{key}", name=f"{TOKEN_NAME}{size}", lifetime_s=lifetime_s)
-        made = self._client.access.make_token(wanted)
+        name = f"{TOKEN_NAME}{request.size}" + (f": {because}" if because else "")
+        wanted = TokenRequest(host=f"{engine}-{key}", name=name[:MAX_TOKEN_NAME], lifetime_s=lifetime_s)
+        made = self._access.make_token(wanted)
         try:
             self._check_site(ServiceAddress(url=url, token=made.text, ca=_path(settings.service_ca)), settings)
             script = PilotScript(
@@ -140,7 +154,7 @@ class Pilots:
             )
             ref = self._engines[engine].submit(allocation, key)
         except (BadRequest, Refused, EngineUnreachable, NotAccepted):
-            self._client.access.revoke_token(made.token.id)
+            self._access.revoke_token(made.token.id)
             raise
         status = Status(phase=Phase.WAITING, word="submitted")
         return Pilot(engine=engine, key=key, host=made.token.account, token=made.token, ref=ref, status=status)
@@ -190,7 +204,7 @@ class Pilots:
         now = datetime.now(timezone.utc)
         records = [
             (token, found[1], found[2])
-            for token in self._client.access.tokens(everybody=True)
+            for token in self._access.tokens(everybody=True)
             if token.kind is CallerKind.HOST
             and token.name.startswith(TOKEN_NAME)
             and token.not_valid(now) is None
@@ -201,6 +215,7 @@ class Pilots:
     def _pilot(self, token: AccessToken, engine: str, key: str) -> Pilot:
         known = self._engines.get(engine)
         ref: Ref | None = None
+        is_missing = False
         if known is None:
             status = Status(phase=Phase.UNKNOWN, word=f"no settings for {engine} here")
         else:
@@ -209,9 +224,12 @@ class Pilots:
             except EngineUnreachable as error:
                 status = Status(phase=Phase.UNKNOWN, word=str(error))
             else:
+                is_missing = ref is None
                 nothing = Status(phase=Phase.UNKNOWN, word=f"{engine} does not know it")
                 status = nothing if ref is None else known.states([ref])[ref]
-        return Pilot(engine=engine, key=key, host=token.account, token=token, ref=ref, status=status)
+        return Pilot(
+            engine=engine, key=key, host=token.account, token=token, ref=ref, status=status, is_missing=is_missing
+        )
 
     # ---- end -----------------------------------------------------------------------------------------------------
 
@@ -232,7 +250,7 @@ class Pilots:
                 except Refused:  # its last heartbeat is too recent: the next call does it
                     continue
             with suppress(Refused):
-                self._client.access.revoke_token(pilot.token.id)
+                self._access.revoke_token(pilot.token.id)
         return changed
 
     def cancel(self, pilot: Pilot, *, now: bool = False) -> None:
@@ -244,7 +262,7 @@ class Pilots:
         """
         running = pilot.status.phase is Phase.RUNNING
         if now or not running:
-            self._client.access.revoke_token(pilot.token.id)
+            self._access.revoke_token(pilot.token.id)
         ref = pilot.ref
         if ref is not None:
             self._engines[pilot.engine].cancel(ref, now=now or not running)

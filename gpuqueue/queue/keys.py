@@ -54,6 +54,8 @@ deaths                 hash    device -> JSON of the consecutive jobs that died 
 seen                   hash    device -> JSON of its external processes and its trouble, from the last sample
 senders                hash    host -> JSON of the capabilities of its notification sender: target names, URL schemes,
                                and the time of the announcement
+bursting:<engine>      string  the service that applies the rule of this engine, for some turns (see
+                               ``gpuqueue/service/bursting.py``)
 timers                 zset    job id -> when it may start: the job has the state queued, but is in no queue before;
                                ``d:<id>:ok`` or ``d:<id>:fail`` -> 0: that job has ended, and some of the jobs that
                                depend on it are not updated yet; ``c:<id>:ok|fail:<last>:<indexes>`` -> 0: the same of
@@ -107,6 +109,7 @@ RESERVED = PREFIX + "rsv"
 DEATHS = PREFIX + "deaths"
 SEEN = PREFIX + "seen"
 SENDERS = PREFIX + "senders"
+BURSTING = PREFIX + "bursting"
 LEASES = PREFIX + "leases"
 OUTBOX = PREFIX + "ev"
 ENDED = PREFIX + "ended"

@@ -82,3 +82,16 @@ class Maintenance:
             "preempt", to_ms(after_s), to_ms(grace_s), most, *preemption.words_of(priorities)
         )
         return {int(job_id): int(by) for job_id, by in zip(reply[::2], reply[1::2], strict=True)}
+
+    @answering
+    def has_turn(self, engine: str, holder: str, *, for_s: float) -> bool:
+        """Return whether *holder* applies the rule of *engine* for the next *for_s* seconds.
+
+        It does if nobody else has called this for so long.
+        """
+        client, key = self._store.client, f"{keys.BURSTING}:{engine}"
+        if client.execute_command("SET", key, holder, "NX", "PX", to_ms(for_s)):
+            return True
+        if client.get(key) != holder:
+            return False
+        return bool(client.execute_command("PEXPIRE", key, to_ms(for_s)))

@@ -254,6 +254,11 @@ async def _served(
     repeater = Repeater(settings, identity, SystemClock(), site.signer)
     repeating = threading.Thread(target=repeater.loop, args=(ended,), name="repeating", daemon=True)
     repeating.start()
+    if any(each.when_waiting_s is not None for each in settings.burst.values()):
+        from gpuqueue.service.bursting import Burster  # noqa: PLC0415 - only at sites with such a rule
+
+        burster = Burster(settings, SystemClock(), figures=site.metrics.pilots)
+        threading.Thread(target=burster.loop, args=(ended,), name="bursting", daemon=True).start()
     await asyncio.wait([stop, *running], return_when=asyncio.FIRST_COMPLETED)
     ended.set()
     site.stop()

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 else:
     fleet = later("gpuqueue.pilots.fleet")
 
+#: The most jobs that ``burst why`` lists.
+MAX_SHOWN = 20
+
 
 @click.group()
 def burst() -> None:
@@ -87,6 +90,31 @@ def list_pilots(*, as_json: bool) -> None:
         click.echo(table_of(COLUMNS, found, terminal_width()))
     else:
         click.echo("no pilots: see gpuqueue burst --help")
+
+
+@burst.command("why")
+@click.argument("engine", metavar="ENGINE", default="slurm")
+def why_command(engine: str) -> None:
+    """Explain whether a pilot of ENGINE (slurm) is asked for by the rule of the settings, and which jobs count.
+
+    \b
+    Examples:
+      gpuqueue burst why
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    from gpuqueue.clock import SystemClock  # noqa: PLC0415 - only here
+    from gpuqueue.pilots.rule import decision_of  # noqa: PLC0415 - only here
+
+    with Client() as client:
+        settings = client.settings.burst.get(engine, PilotSettings())
+        pilots = [pilot for pilot in _pilots(client).list() if pilot.engine == engine]
+        found = decision_of(client, settings, pilots, client.access.tokens(everybody=True), SystemClock())
+    answer = "a pilot is asked for with the next turn" if found.request is not None else "no pilot is asked for"
+    click.echo(f"{answer}: {found.why}")
+    for each in found.counted[:MAX_SHOWN]:
+        counts = "counts" if each.why_not is None else f"does not count: {each.why_not}"
+        click.echo(f"job {each.job.label} ({plain(each.job.spec.name)}, {plain(each.job.spec.account.name)}) {counts}")
+    if len(found.counted) > MAX_SHOWN:
+        click.echo(f"… and {len(found.counted) - MAX_SHOWN} more jobs")
 
 
 @burst.command()

@@ -20,13 +20,14 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 import prometheus_client
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gpuqueue.engines.engine import Phase
 from gpuqueue.errors import GpuQueueError, StoreNotReady
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.recorded_events import Position, RecordedEvent
@@ -142,6 +143,7 @@ class Metrics:
         self._registry.register(self._read)
         ProcessCollector(registry=self._registry)
         self.requests = RequestTimes(self._registry)
+        self.pilots = PilotFigures(self._registry)
         self._queue = JobQueue.of(settings)
         self._database = HistoryDatabase(settings.database_url)
         counters = RecordedCounters(self._registry, self._database)
@@ -512,6 +514,27 @@ class RequestTimes:
         method = method if method in _METHODS else "other"
         self.seconds.labels(method, route).observe(took_s)
         self.total.labels(method, route, str(status)).inc()
+
+
+class PilotFigures:
+    """The figures of the pilots that this service asks for by rule."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._now = Gauge(
+            "gpuqueue_pilots", "Pilots at an engine, by how they stand.", ("engine", "phase"), registry=registry
+        )
+        self._started = Counter(
+            "gpuqueue_pilots_started", "Pilots that were asked for by rule.", ("engine",), registry=registry
+        )
+
+    def note(self, engine: str, phases: Sequence[str]) -> None:
+        """Report the phase of each pilot of *engine*."""
+        for phase in Phase:
+            self._now.labels(engine, str(phase)).set(phases.count(phase))
+
+    def started(self, engine: str) -> None:
+        """Count a pilot that was asked for."""
+        self._started.labels(engine).inc()
 
 
 class Measured:

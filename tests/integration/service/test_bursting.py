@@ -1,0 +1,215 @@
+"""Pilots by rule: a real store and a real history, and an engine in memory."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from factories import make_offer, must_claim, serve
+from prometheus_client import CollectorRegistry
+from template_history import make_tables
+
+from gpuqueue.client import Client
+from gpuqueue.engines.engine import ABSENT_S, AllocationRequest, EngineUnreachable, Phase, Ref, Status
+from gpuqueue.queue import keys
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.service.bursting import TURN_S, Burster
+from gpuqueue.service.metrics.exposition import PilotFigures
+from gpuqueue.settings.settings import Settings
+
+BURST = (
+    '{"slurm": {"service_url": "https://localhost:1", "when_waiting": "30m", "max": 2, "gpus": 2, "users": "", '
+    '"mem": "80G"}}'
+)
+
+
+class Clock:
+    """A clock that is ahead by what the test says."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def now(self) -> datetime:
+        """Return the time."""
+        return datetime.now(timezone.utc) + timedelta(seconds=self.ahead_s)
+
+    def monotonic_s(self) -> float:
+        """Return the time of the steady clock."""
+        return self.ahead_s
+
+
+class EngineInMemory:
+    """An engine whose allocations stand as the test says."""
+
+    name = "slurm"
+
+    def __init__(self) -> None:
+        self.requests: dict[str, AllocationRequest] = {}
+        self.phases: dict[str, Phase] = {}
+        self.is_away = False
+
+    def submit(self, request: AllocationRequest, key: str) -> Ref:
+        """Accept the request."""
+        self.requests[key] = request
+        self.phases[key] = Phase.WAITING
+        return Ref(key, str(len(self.requests)))
+
+    def states(self, refs: Collection[Ref]) -> Mapping[Ref, Status]:
+        """Return how they stand."""
+        return {ref: Status(phase=self.phases[ref.key], word="") for ref in refs}
+
+    def cancel(self, ref: Ref, *, now: bool = False) -> None:  # noqa: ARG002 - as of an engine
+        """Forget it."""
+        del self.phases[ref.key]
+
+    def find(self, key: str) -> Ref | None:
+        """Find it."""
+        if self.is_away:
+            raise EngineUnreachable("slurmctld does not answer")
+        return Ref(key, "1") if key in self.phases else None
+
+
+@pytest.fixture
+def engine() -> EngineInMemory:
+    """Return the engine."""
+    return EngineInMemory()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Return the clock of the rule."""
+    return Clock()
+
+
+@pytest.fixture
+def settings(queue: JobQueue, store_url: str, tmp_path: Path) -> Settings:
+    """Return the settings of a site with a rule, with one small device."""
+    database = f"sqlite:///{tmp_path / 'history.db'}"
+    make_tables(database)
+    serve(queue, make_offer())
+    return Settings.load(
+        {
+            "GPUQUEUE_STATE_DIR": str(tmp_path / "state"),
+            "GPUQUEUE_REDIS_URL": store_url,
+            "GPUQUEUE_DATABASE_URL": database,
+            "GPUQUEUE_BURST": BURST,
+            "GPUQUEUE_CONFIG": os.devnull,
+        }
+    )
+
+
+@pytest.fixture
+def client(settings: Settings) -> Iterator[Client]:
+    """Return a client of the site, whose account is no admin."""
+    with Client(settings) as opened:
+        yield opened
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    """Return where the metrics of that service are."""
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def burster(settings: Settings, engine: EngineInMemory, clock: Clock, registry: CollectorRegistry) -> Iterator[Burster]:
+    """Return the rule of one service."""
+    figures = PilotFigures(registry)
+    with closing(Burster(settings, clock, figures=figures, engines=lambda _: {"slurm": engine})) as made:
+        yield made
+
+
+def wait_behind_another(client: Client, queue: JobQueue) -> int:
+    """Submit a job for the whole device, and one that waits behind it."""
+    total = make_offer().device.total_bytes
+    client.jobs.submit(["true"], mem=total)
+    must_claim(queue)
+    return client.jobs.submit(["true"], mem=total).id
+
+
+def test_the_rule_asks_for_one_pilot_after_the_other(
+    client: Client,
+    queue: JobQueue,
+    burster: Burster,
+    engine: EngineInMemory,
+    clock: Clock,
+    registry: CollectorRegistry,
+) -> None:
+    """Nothing is asked for before the time, then one pilot, a second one when that runs, and no third one.
+
+    The record of a pilot says which job it was for, and its token is in the script.
+    """
+    waits = wait_behind_another(client, queue)
+    burster.turn()
+    assert {} == engine.requests
+
+    clock.ahead_s = 1801
+    burster.turn()
+    burster.turn()
+    ((key, request),) = engine.requests.items()
+    (token,) = client.database.tokens(None)
+    assert (f"slurm-{key}", f"pilot: 1 GPU, 8h: job {waits} waits") == (token.account, token.name)
+    assert f"gq_{token.id}_" in request.script
+    assert (1, 8 * 3600) == (request.gpus, request.duration_s)
+
+    engine.phases[key] = Phase.RUNNING
+    burster.turn()
+    assert 2 == len(engine.requests)
+    engine.phases = dict.fromkeys(engine.phases, Phase.RUNNING)
+    burster.turn()
+    assert 2 == len(engine.requests), "max"
+    assert 2 == registry.get_sample_value("gpuqueue_pilots", {"engine": "slurm", "phase": "running"})
+    assert 2 == registry.get_sample_value("gpuqueue_pilots_started_total", {"engine": "slurm"})
+
+
+def test_two_services_ask_once(
+    settings: Settings, client: Client, queue: JobQueue, burster: Burster, engine: EngineInMemory, clock: Clock
+) -> None:
+    """The service that had the turn last keeps it."""
+    wait_behind_another(client, queue)
+    clock.ahead_s = 1801
+    with closing(Burster(settings, clock, engines=lambda _: {"slurm": engine})) as other:
+        burster.turn()
+        engine.phases = dict.fromkeys(engine.phases, Phase.RUNNING)
+        other.turn()
+        assert 1 == len(engine.requests)
+        queue.store.client.delete(f"{keys.BURSTING}:slurm")
+        other.turn()
+        assert 2 == len(engine.requests)
+
+
+def test_a_pilot_that_its_engine_does_not_know_is_given_up(
+    client: Client, queue: JobQueue, burster: Burster, engine: EngineInMemory, clock: Clock
+) -> None:
+    """Without an answer nothing is given up; after minutes of answers without it, its token is revoked."""
+    wait_behind_another(client, queue)
+    clock.ahead_s = 1801
+    burster.turn()
+    engine.is_away = True
+    for _ in range(3):
+        clock.ahead_s += ABSENT_S
+        burster.turn()
+    assert [None] == [token.revoked_at for token in client.database.tokens(None)]
+
+    engine.is_away, engine.phases = False, {}
+    burster.turn()
+    clock.ahead_s += ABSENT_S - TURN_S
+    burster.turn()
+    assert [None] == [token.revoked_at for token in client.database.tokens(None)]
+    clock.ahead_s += TURN_S
+    burster.turn()
+    revoked = [token.revoked_at is not None for token in client.database.tokens(None)]
+    assert [False, True] == sorted(revoked), "and the job that still waits has another one"
+
+
+def test_a_decision_is_logged_when_it_changes(burster: Burster, caplog: pytest.LogCaptureFixture) -> None:
+    """What the rule decides is in the log of the service, when it changes."""
+    caplog.set_level(logging.INFO, "gpuqueue.service.bursting")
+    burster.turn()
+    burster.turn()
+    assert ["slurm: no job that waits would start on a pilot"] == [entry.getMessage() for entry in caplog.records]
