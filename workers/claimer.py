@@ -9,7 +9,6 @@ from collections.abc import Callable
 from functools import partial
 
 from gpuqueue.clock import Clock
-from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.queue.jobqueue import JobQueue
@@ -48,7 +47,7 @@ class Claimer:
         self._settings = settings
         self._queue = queue
         self._known = monitor.devices
-        self._gpus_here = any(each.kind is not DeviceKind.CPU for each in self._known.values())
+        self._gpus_here = any(each.kind.is_gpu for each in self._known.values())
         self._admission = admission
         self._runs = runs
         self._clock = clock

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from gpuqueue.clock import Clock
 from gpuqueue.errors import Refused, Unreachable, unusable
 from gpuqueue.lazy.imports import later
-from gpuqueue.model.device import Device, DeviceKind
+from gpuqueue.model.device import Device
 from gpuqueue.model.run import EndingKind
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import PreemptRequest
@@ -248,7 +248,7 @@ def distances_from(backend: DeviceBackend, device: Device) -> dict[str, int]:
     answer. Distances only improve speed, so a partial result is acceptable.
     """
     found: dict[str, int] = {}
-    if device.kind is DeviceKind.CPU or device.mig_parent is not None:
+    if not device.kind.is_gpu or device.mig_parent is not None:
         return found
     others: tuple[Device, ...] = ()
     with contextlib.suppress(DeviceTrouble):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gpuqueue.client.connection import Connection
-from gpuqueue.errors import BadRequest
+from gpuqueue.errors import BadRequest, Impossible
 from gpuqueue.lazy.imports import later
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.settings.parsers import read_host
@@ -135,10 +135,15 @@ class Devices:
 def check_limits(connection: Connection, spec: JobSpec) -> None:
     """Check that a host can enforce the limits of *spec* on processors and host memory, if it has any.
 
+    An engine enforces them itself, so there it is enough that a host hands jobs to it.
+
     Raises:
         Impossible: none can of those whose devices the job may use, by pool and by name.
 
     """
+    if spec.is_whole:
+        _check_engine(connection, spec)
+        return
     if (spec.cpus, spec.cpu_mem_bytes) == (None, None):
         return
     named = spec.placement.devices
@@ -147,6 +152,18 @@ def check_limits(connection: Connection, spec: JobSpec) -> None:
         for status in connection.queue.devices.all()
         if spec.pool in {"", status.pool} and (not named or status.device.uuid in named)
     )
+
+
+def _check_engine(connection: Connection, spec: JobSpec) -> None:
+    """Check that a host hands whole jobs to the engine of *spec*.
+
+    Raises:
+        Impossible: none does.
+
+    """
+    engine = spec.device
+    if not any(each.device.kind == engine for each in connection.queue.devices.all()):
+        raise Impossible(f"no host here hands jobs to {engine}: on a host with sbatch, gpuqueue up --devices {engine}")
 
 
 def uuids_of(

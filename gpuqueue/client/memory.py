@@ -197,10 +197,10 @@ def most_for(connection: Connection, spec: JobSpec) -> int | None:
         devices = connection.queue.devices.all()
     except Unreachable:
         return None
-    gpus_known = any(each.device.kind is not DeviceKind.CPU for each in devices)
+    gpus_known = any(each.device.kind.is_gpu for each in devices)
     alike: dict[tuple[str, DeviceKind], list[int]] = {}  # all devices of a job are on one host and of one kind
     for each in devices:
-        if each.device.kind is not DeviceKind.CPU and _may_use(spec, each, gpus_known=gpus_known):
+        if each.device.kind.is_gpu and _may_use(spec, each, gpus_known=gpus_known):
             alike.setdefault((each.host, each.device.kind), []).append(_room_bytes(each))
     enough = [sorted(rooms, reverse=True)[spec.gpus - 1] for rooms in alike.values() if len(rooms) >= spec.gpus]
     return max(enough, default=None)

@@ -7,15 +7,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpuqueue.errors import BadRequest
+from gpuqueue.lazy.imports import later
 from gpuqueue.model import validation
-from gpuqueue.model.device import DeviceFilter
-from gpuqueue.model.placement import Placement, Preference
+from gpuqueue.model.device import KINDS, DeviceFilter
+from gpuqueue.model.placement import ANYWHERE, Placement, Preference
 from gpuqueue.model.validation import NONE
 
 if TYPE_CHECKING:
+    from gpuqueue.model import whole_jobs
     from gpuqueue.model.job_request import JobEdit, JobRequest
     from gpuqueue.model.job_spec import JobSpec
     from gpuqueue.settings.settings import Settings
+else:  # few jobs are for an engine
+    whole_jobs = later("gpuqueue.model.whole_jobs")
 
 #: Maps the names of devices to their UUIDs.
 UuidsOf = Callable[[Sequence[str]], Sequence[str]]
@@ -25,9 +29,14 @@ def placed(request: JobRequest, uuids_of: UuidsOf) -> tuple[DeviceFilter | None,
     """Return the device kind that a job requests (None: unspecified), and its placement.
 
     Raises:
-        BadRequest: a name matches no device or several, or a device kind is mixed with names.
+        BadRequest: a name matches no device or several, or a device kind is mixed with names, or there is no such
+            engine.
 
     """
+    if request.on is not None:
+        engine = DeviceFilter.of_engine(request.on)
+        whole_jobs.check_request(request)
+        return engine, ANYWHERE
     device_filter, uuids = _which(validation.listed("device", request.device), uuids_of)
     placement = Placement(
         exclusive=request.exclusive,
@@ -85,7 +94,7 @@ def counts_use(spec: JobSpec, settings: Settings) -> bool:
 
 def _which(words: Sequence[str], uuids_of: UuidsOf) -> tuple[DeviceFilter | None, tuple[str, ...]]:
     """Return the device kind in *words*, or None, and the UUIDs of the devices that *words* name."""
-    kinds = [word for word in words if word in list(DeviceFilter)]
+    kinds = [word for word in words if word in KINDS]
     if kinds and len(words) > 1:
         raise BadRequest(f"--device {kinds[0]} cannot be combined: name either a kind of device, or devices")
     if kinds or not words:

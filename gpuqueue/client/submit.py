@@ -101,6 +101,8 @@ def spec_of(
     """
     spec = made_here(connection, request, note, dry=dry)
     spec = with_max_failures(with_mem_retries(spec, connection.settings), connection.settings)
+    if spec.is_whole:  # its memory is the engine's
+        return spec
     if counts_use(spec, connection.settings):
         spec = memory.with_expected_utilisation(connection, spec)
     if len(spec.argv) > 1 or spec.script is not None:
@@ -327,7 +329,7 @@ def queued(
     Raises:
         TakenExpired: no job has the id *taken*, and none gets it any more.
         JobNotFound: it is a retry of a job that does not exist.
-        Impossible: no host can enforce its limits.
+        Impossible: no host can enforce its limits, or none hands jobs to its engine.
         Refused: it is a retry of a job that has not ended, or that this account may not run again.
 
     """
@@ -339,7 +341,7 @@ def queued(
 
     if spec.retry_of is not None:
         retry.check_retried(connection, spec.retry_of)
-    if (spec.cpus, spec.cpu_mem_bytes) != (None, None):
+    if spec.is_whole or (spec.cpus, spec.cpu_mem_bytes) != (None, None):
         devices.check_limits(connection, spec)
     nonce = nonce or new_nonce()
     sign = None if connection.signer is None else connection.signer.signed

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gpuqueue.doctor.site import Site, or_none
 from gpuqueue.embedded.machine import RESTART, Machine, of_other_versions
-from gpuqueue.model.device import BESIDE, Device, DeviceKind, cards_in, names_gpus
+from gpuqueue.model.device import Device, DeviceKind, cards_in, names_gpus, without_beside
 from gpuqueue.model.finding import Finding, Findings, note, ok, problem, unknown, warning
 from gpuqueue.queue.diagnostics import DeviceFacts
 from gpuqueue.queue.lease import SILENT_HEARTBEATS
@@ -124,12 +124,14 @@ def is_meant(reported: str | None, device: Device) -> bool:
     """Return whether a host process with ``--devices`` *reported* (None: unknown) starts a worker for *device*."""
     if reported is None:
         return True
-    spec = reported.removesuffix(BESIDE)
+    spec = without_beside(reported)
     if device.kind is DeviceKind.SIMULATED:
         counts = _SIMULATED.findall(spec.removeprefix(_SIM)) if spec.startswith(_SIM) else []
         return device.index < sum(int(count or 1) for count in counts)
+    if device.kind.is_engine:
+        return reported.endswith(device.kind.value)
     if device.kind is DeviceKind.CPU:
-        return reported != spec or spec in {"auto", "cpu"}
+        return ",cpu" in reported or spec in {"auto", "cpu"}
     cards = cards_in(spec)
     return names_gpus(spec) and (cards is None or device.card in cards)
 

@@ -166,7 +166,7 @@ def _telling(script: Script, record: Record) -> Iterator[tuple[past_run.PastRun,
 def _of_rule(record: Record, run: Run) -> past_run.PastRun | None:
     """Return *run* as the rule reads it; None if it shows no need or was on a CPU."""
     spec, devices = record.job.spec, past_run.on_devices(run)
-    if run.ending is None or not devices or past_run.kind_of(devices[0]) is DeviceKind.CPU:
+    if run.ending is None or not devices or not past_run.kind_of(devices[0]).is_gpu:
         return None
     git, timed_out = spec.git, run.ending.kind is EndingKind.TIMED_OUT
     proved = past_run.proof_of(

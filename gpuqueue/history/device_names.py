@@ -11,13 +11,16 @@ from gpuqueue.history.tables import run_devices, runs
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.device import DeviceKind
 
+#: Kinds of devices that are named by their kind: a host serves one of them.
+WITHOUT_INDEX = frozenset((DeviceKind.CPU.value, DeviceKind.SLURM.value))
+
 
 def device_labels(connection: sa.Connection, uuids: Iterable[str]) -> dict[str, str]:
     """Return the display name of each device, such as ``nodeA:3``. It is the UUID if nothing else is known."""
     labels = {}
     for uuid in uuids:
         row = _newest(connection, uuid)
-        index = "cpu" if row and row.kind == DeviceKind.CPU.value else row.host_index if row else None
+        index = None if row is None else row.kind if row.kind in WITHOUT_INDEX else row.host_index
         labels[uuid] = uuid if row is None or index is None else f"{row.host}:{index}"
     return labels
 

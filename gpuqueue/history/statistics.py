@@ -27,9 +27,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-from gpuqueue.history.device_names import device_labels
+from gpuqueue.history.device_names import WITHOUT_INDEX, device_labels
 from gpuqueue.history.tables import UtcDateTime, jobs, run_devices, runs
-from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import EndingKind
 from gpuqueue.model.statistics import By, Course, Figures, Group, Statistics, Stretch
@@ -414,7 +413,7 @@ def _spans(steps: Steps, names: Sequence[str], user: str | None) -> sa.Select[An
             end_s,
             _weight(),
             # A device of unknown kind counts as a GPU: its run was lost before it started.
-            sa.case((run_devices.c.kind == DeviceKind.CPU.value, 1), else_=0),
+            sa.case((run_devices.c.kind.in_(WITHOUT_INDEX), 1), else_=0),
             *(columns[name] for name in names),
             *([] if user is None else [jobs.c.user_name.label("whose")]),
         )

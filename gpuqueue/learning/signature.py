@@ -164,7 +164,8 @@ def of_one_kind(wanted: Wanted, runs: Sequence[PastRun]) -> Sequence[PastRun]:
         DeviceFilter.CPU: {DeviceKind.CPU},
         DeviceFilter.GPU: {DeviceKind.GPU, DeviceKind.SIMULATED},
     }
-    allowed = {*DeviceKind} if wanted.device is None else kinds.get(wanted.device, {*DeviceKind})
+    ours = {*DeviceKind} - {DeviceKind.SLURM}  # an engine's figures are of several devices together
+    allowed = ours if wanted.device is None else kinds.get(wanted.device, ours)
     kind = next((run.kind for run in runs if run.kind in allowed), None)
     return [run for run in runs if run.kind is kind]
 

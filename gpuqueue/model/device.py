@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 else:  # few devices have such errors
     xids = later("gpuqueue.model.xids")
 
-#: The end of a ``--devices`` that serves the CPU in addition to other devices.
-BESIDE = ",cpu"
+#: The ends of a ``--devices`` that serves the CPU, or an engine, in addition to other devices. In this order.
+BESIDE = (",cpu", ",slurm")
 
 
 class DeviceKind(str, Enum):
@@ -29,6 +29,8 @@ class DeviceKind(str, Enum):
     GPU = "gpu"
     CPU = "cpu"
     SIMULATED = "simulated"
+    #: No device of the host, but an engine to which whole jobs are handed: Slurm.
+    SLURM = "slurm"
 
     def __str__(self) -> str:
         return self.value
@@ -37,6 +39,16 @@ class DeviceKind(str, Enum):
     def peak_source(self) -> PeakSource:
         """Return the source of memory samples on a device of this kind."""
         return _SAMPLED[self]
+
+    @property
+    def is_gpu(self) -> bool:
+        """Return whether a device of this kind is a GPU, or stands for one."""
+        return self in {DeviceKind.GPU, DeviceKind.SIMULATED}
+
+    @property
+    def is_engine(self) -> bool:
+        """Return whether this is an engine, which runs whole jobs on machines of its own."""
+        return self is DeviceKind.SLURM
 
 
 class DeviceFilter(str, Enum):
@@ -48,21 +60,44 @@ class DeviceFilter(str, Enum):
     CPU = "cpu"
     #: A GPU or a CPU, whichever can take the job first.
     ANY = "any"
+    #: No device here: the job is handed to Slurm (``--on slurm``).
+    SLURM = "slurm"
 
     def __str__(self) -> str:
         return self.value
 
     @classmethod
     def parse(cls, text: object) -> DeviceFilter:
-        """Return the device kind that *text* names.
+        """Return the device kind that *text* names. An engine is none: ``--on`` names it.
 
         Raises:
             BadRequest: *text* names none.
 
         """
-        if not isinstance(text, str) or text not in list(cls):
-            raise BadRequest(f"{brief(text)} is no kind of device: write {', '.join(cls)}")
+        if not isinstance(text, str) or text not in KINDS:
+            raise BadRequest(f"{brief(text)} is no kind of device: write {', '.join(KINDS)}")
         return cls(text)
+
+    @classmethod
+    def of_engine(cls, text: object) -> DeviceFilter:
+        """Return the value for a job that is handed to the engine that *text* names.
+
+        Raises:
+            BadRequest: *text* names none.
+
+        """
+        if text != cls.SLURM.value:
+            raise BadRequest(f"{brief(text)} is no engine: write {cls.SLURM}")
+        return cls.SLURM
+
+    @property
+    def is_engine(self) -> bool:
+        """Return whether the job is handed to an engine."""
+        return self is DeviceFilter.SLURM
+
+
+#: The device kinds that a job can ask for with ``--device``.
+KINDS = (DeviceFilter.GPU, DeviceFilter.CPU, DeviceFilter.ANY)
 
 
 def suits(device_filter: DeviceFilter | None, kind: DeviceKind, *, gpus_known: bool) -> bool:
@@ -72,6 +107,8 @@ def suits(device_filter: DeviceFilter | None, kind: DeviceKind, *, gpus_known: b
     device kind waits for a GPU, so that it never runs on the CPU unnoticed. The scripts have the same rule (``suits``
     in ``gpuqueue/queue/lua/shared/state.lua``), and a test compares the two.
     """
+    if kind.is_engine or (device_filter is not None and device_filter.is_engine):
+        return device_filter is not None and device_filter.value == kind.value
     on_gpu = kind is not DeviceKind.CPU
     if device_filter is None:
         return on_gpu or not gpus_known
@@ -80,12 +117,19 @@ def suits(device_filter: DeviceFilter | None, kind: DeviceKind, *, gpus_known: b
 
 def names_gpus(spec: str) -> bool:
     """Return whether a host that serves *spec* (``--devices``) serves its GPUs, all or some of them."""
-    return spec.removesuffix(BESIDE) in {"auto", "gpu"} or cards_in(spec) is not None
+    return without_beside(spec) in {"auto", "gpu"} or cards_in(spec) is not None
+
+
+def without_beside(spec: str) -> str:
+    """Return *spec* (``--devices``) without what it serves in addition: ``gpu`` for ``gpu,cpu,slurm``."""
+    for end in reversed(BESIDE):
+        spec = spec.removesuffix(end)
+    return spec
 
 
 def cards_in(spec: str) -> frozenset[int] | None:
     """Return the indexes of the only cards that *spec* names, such as ``gpu:0,2``; None if it names no card."""
-    kind, _, indexes = spec.removesuffix(BESIDE).partition(":")
+    kind, _, indexes = without_beside(spec).partition(":")
     words = indexes.split(",")
     is_list = kind == "gpu" and all(word.isdecimal() and word.isascii() for word in words)
     return frozenset(map(int, words)) if is_list else None
@@ -123,6 +167,7 @@ _SAMPLED: Mapping[DeviceKind, PeakSource] = MappingProxyType(
         DeviceKind.GPU: PeakSource.NVML_SAMPLED,
         DeviceKind.CPU: PeakSource.HOST_RSS,
         DeviceKind.SIMULATED: PeakSource.SIMULATED,
+        DeviceKind.SLURM: PeakSource.NVML_SAMPLED,  # what the engine's accounting has is sampled with NVML
     }
 )
 

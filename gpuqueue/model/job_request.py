@@ -41,7 +41,9 @@ class JobRequest:
         args: The script's arguments.
         mem: Memory needed on each device: bytes, or a size such as ``"6G"`` (binary). ``"auto"`` asks for what earlier
             runs of the script needed. By default the default of the site or of the pool.
-        gpus: Number of devices, all on one host and of one kind.
+        gpus: Number of devices, all on one host and of one kind. With *on*, the number on all nodes together.
+        on: The engine that the job is handed to as a whole, which then decides when and where it runs: ``"slurm"``.
+        nodes: With *on*, the number of machines. The command is started once on each.
         device: ``"gpu"``, ``"cpu"`` or ``"any"``. Or the devices that the job may use, each an index on this host,
             ``"HOST:INDEX"``, a UUID or a prefix of one. By default the site's setting, else a GPU if one is known.
         device_type: Only devices of this model, or of one of these models, by words of the name: ``"A100"``.
@@ -121,6 +123,8 @@ class JobRequest:
     _: KW_ONLY
     mem: str | int | None = None
     gpus: int = 1
+    on: str | None = None
+    nodes: int | None = None
     device: DeviceFilter | str | Sequence[str] | None = None
     device_type: str | Sequence[str] | None = None
     exclusive: bool = False
@@ -214,6 +218,7 @@ def _unchanged(value: Any) -> Any:
 #: The values of a request that are one field of the spec each: the name of the field, and what reads the value.
 _FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "gpus": ("gpus", _unchanged),
+    "nodes": ("nodes", _unchanged),
     "time_limit": ("time_limit_s", validation.time_limit),
     "signal": ("signal", validation.early_signal),
     "name": ("name", validation.name),

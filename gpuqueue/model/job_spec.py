@@ -26,7 +26,7 @@ from gpuqueue.text.sanitize import brief, name_of
 from gpuqueue.text.units import MAX_BYTES, MAX_S, format_duration, parse_duration
 
 if TYPE_CHECKING:
-    from gpuqueue.model import code_snapshot, container, file_patterns, host_limits, output_file
+    from gpuqueue.model import code_snapshot, container, file_patterns, host_limits, output_file, whole_jobs
     from gpuqueue.model import probe as probes
 else:
     code_snapshot = later("gpuqueue.model.code_snapshot")
@@ -35,6 +35,7 @@ else:
     host_limits = later("gpuqueue.model.host_limits")
     output_file = later("gpuqueue.model.output_file")
     probes = later("gpuqueue.model.probe")
+    whole_jobs = later("gpuqueue.model.whole_jobs")
 
 #: Default time between the signal and the limit, in seconds, as in Slurm.
 SIGNAL_BEFORE_S = 60.0
@@ -199,6 +200,7 @@ _TEXT_OR_NONE: tuple[type, ...] = (str, type(None))
 _FIELDS: tuple[tuple[str, str, tuple[type, ...], str], ...] = (
     ("mem", "mem_bytes", (int,), "a whole number"),
     ("gpus", "gpus", (int,), "a whole number"),
+    ("nodes", "nodes", (int, type(None)), "a whole number"),
     ("the time limit", "time_limit_s", (int, float, type(None)), "a number of seconds"),
     ("name", "name", (str,), "text"),
     ("cwd", "cwd", (str,), "text"),
@@ -263,7 +265,8 @@ class JobTerms:
     """What a submitter decides about a job; the rest of its request is in :class:`JobSpec`.
 
     - ``device`` is the device kind. None means a GPU if the queue knows one (:func:`gpuqueue.model.device.suits`).
-      ``placement`` restricts the devices further.
+      ``placement`` restricts the devices further. A job that is handed to an engine has the engine there; its ``gpus``
+      are those on all its ``nodes`` together. ``nodes`` is None for other jobs, and for one node.
     - ``env`` is the submitter's environment. It may hold secrets, so ``repr`` omits it. ``umask`` is the submitter's.
     - ``script`` and ``interpreter`` are set if the job is a Python script. ``snapshot`` is the text of a
       :class:`~gpuqueue.model.code_snapshot.CodeSnapshot` if the code travels with the job: the job then runs in a
@@ -296,6 +299,7 @@ class JobTerms:
     argv: tuple[str, ...]
     cwd: str
     gpus: int = 1
+    nodes: int | None = None
     device: DeviceFilter | None = None
     placement: Placement = ANYWHERE
     time_limit_s: float | None = None
@@ -391,6 +395,11 @@ class JobSpec(JobTerms):
             expected_s=self.expected_duration_s,
             requeue=self.requeue,
         )
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether the job is handed to an engine as a whole."""
+        return self.device is not None and self.device.is_engine
 
     @property
     def command(self) -> str:
@@ -500,7 +509,9 @@ def _faults_of_devices(spec: JobSpec) -> _Faults:
     if spec.expected_utilisation is not None and not 0 <= spec.expected_utilisation <= 1:
         words = f"expected_utilisation is a share from 0 to 1, not {brief(spec.expected_utilisation)}"
         found.append(("expected_utilisation", words))
-    if not 1 <= spec.gpus <= 64:  # noqa: PLR2004 - more than any host has
+    if spec.nodes is not None or (spec.device is not None and spec.device.is_engine):
+        found += whole_jobs.faults_of(spec)
+    elif not 1 <= spec.gpus <= 64:  # noqa: PLR2004 - more than any host has
         found.append(("gpus", f"a job cannot ask for {brief(spec.gpus)} devices: give a number from 1 to 64"))
     elif spec.device is DeviceFilter.CPU and spec.gpus > 1:
         found.append(("gpus", f"a host serves its CPU as one device, not as {spec.gpus}: ask for one device"))

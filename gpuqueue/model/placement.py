@@ -202,6 +202,8 @@ class Shape:
 
         *expected_s* and *requeue* count only for a job without a limit, on a device with an end.
         """
+        if device is not None and device.is_engine:  # the engine counts as one device, whatever it gives the job
+            gpus = 1
         limit_s = cls.step_of(time_limit_s)
         flag = "" if limit_s else f"d{step}" if (step := cls.step_of(expected_s)) else "" if requeue else "o"
         flags, colon, names = str(placement).partition(":")

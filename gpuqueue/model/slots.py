@@ -9,6 +9,8 @@ from gpuqueue.text.sanitize import brief
 
 #: Largest number of slots of a device, in any setting.
 MOST_SLOTS = 1000
+#: Slots of an engine, if the settings do not give it more: its jobs mostly wait, and cost this host little.
+ENGINE_SLOTS = 64
 
 _RULE = pattern(r"(.+)=([0-9]{1,4})")
 

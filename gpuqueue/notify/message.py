@@ -109,6 +109,8 @@ def _ended(record: Record) -> str:
 def _place(run: Run) -> str:
     if any(device.kind is DeviceKind.CPU for device in run.devices):
         return plain(f"the CPU of {run.host}")
+    if any(device.kind is not None and device.kind.is_engine for device in run.devices):
+        return plain(f"an engine, by {run.host}")
     indexes = [device.index for device in run.devices if device.index is not None]
     if not indexes or len(indexes) < len(run.devices):
         return plain(f"a device of {run.host}")

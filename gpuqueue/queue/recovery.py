@@ -263,7 +263,7 @@ def offered(stray: Stray) -> list[str | float]:
     if spec is not asked:
         waits = f"{waits} memretries=1".strip()  # at least once
     shape = spec.shape
-    if shape.device is None and stray.devices[0].kind not in {None, DeviceKind.CPU}:
+    if shape.device is None and stray.devices[0].kind not in {None, DeviceKind.CPU, DeviceKind.SLURM}:
         shape = replace(shape, device=DeviceFilter.GPU)  # as in submit.lua: it must not run on a CPU later
     whose: list[str | float] = [spec.account.name, int(spec.priority), spec.mem_bytes, str(shape), int(spec.requeue)]
     return [*words, stray.payload or "", *whose, waits]

@@ -21,6 +21,7 @@ _NOUNS = {
     DeviceFilter.GPU: ("GPU", "GPUs"),
     DeviceFilter.CPU: ("CPU", "CPUs"),
     DeviceFilter.ANY: ("device", "devices"),
+    DeviceFilter.SLURM: ("device", "devices"),
 }
 
 

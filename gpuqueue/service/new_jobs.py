@@ -128,6 +128,8 @@ def spec_of(call: Call, wanted: NewJob, note: Callable[[str], None]) -> JobSpec:
     spec = with_max_failures(spec, call.connection.settings)
     if spec.array is not None:
         placeholders.check(spec)
+    if spec.is_whole:
+        return spec
     if wanted.expected_utilisation is None and counts_use(spec, call.connection.settings):
         spec = with_expected_utilisation(call.connection, spec)
     if wanted.expected_duration_s is None:

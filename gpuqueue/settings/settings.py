@@ -254,7 +254,8 @@ class Settings:
 
     def slots_for(self, device: Device) -> int:
         """Return how many jobs may run on *device* at a time."""
-        return slotting.slots_of(device.name, self.slots_on, self.slots)
+        default = max(self.slots, slotting.ENGINE_SLOTS) if device.kind.is_engine else self.slots
+        return slotting.slots_of(device.name, self.slots_on, default)
 
     @property
     def fence_grace_s(self) -> float:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpuqueue.clock import SystemClock, from_epoch_ms
 from gpuqueue.lazy.imports import later
-from gpuqueue.model.device import Activity, Device, DeviceFilter, DeviceKind, memory_errors_in_words
+from gpuqueue.model.device import Activity, Device, DeviceFilter, memory_errors_in_words
 from gpuqueue.model.job import Job, WaitReason
 from gpuqueue.model.job_spec import ASKED, Checkout, JobSpec
 from gpuqueue.model.placement import Placement
@@ -92,8 +92,8 @@ def place_of(host: str, devices: Iterable[Device | RunDevice]) -> str:
 
 def device_label(device: Device | RunDevice) -> str:
     """Return the index of a device, ``cpu`` for the CPU, or the UUID if the index is unknown."""
-    if device.kind is DeviceKind.CPU:
-        return "cpu"
+    if device.kind is not None and not device.kind.is_gpu:
+        return device.kind.value  # cpu, or the engine
     return str(device.index) if device.index is not None else plain(device.uuid)
 
 
@@ -223,6 +223,10 @@ def places_of(spec: JobSpec) -> str:
     """Return the requested number and kind of devices: ``2 GPUs``, ``the CPU``, ``1 device, GPU or CPU``."""
     if spec.device is DeviceFilter.CPU:
         return "the CPU"
+    if spec.is_whole:
+        nodes = 1 if spec.nodes is None else spec.nodes
+        gpus = f"{spec.gpus} GPU{'s' if spec.gpus > 1 else ''}"
+        return f"{gpus} on {nodes} node{'s' if nodes > 1 else ''} of {str(spec.device).capitalize()}"
     noun = "GPU" if spec.device is DeviceFilter.GPU else "device"
     either = spec.device is DeviceFilter.ANY and not spec.placement.devices  # a named device has one kind
     return f"{spec.gpus} {noun}{'s' if spec.gpus > 1 else ''}" + (", GPU or CPU" if either else "")

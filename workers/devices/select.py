@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from gpuqueue.codec.wire import from_plain, to_stored
 from gpuqueue.errors import BadRequest, Unreadable
-from gpuqueue.model.device import BESIDE, Device, DeviceKind, Health, Reading, Utilisation, cards_in
+from gpuqueue.model.device import Device, DeviceKind, Health, Reading, Utilisation, cards_in, without_beside
 from workers.devices.cpu import CpuBackend
 from workers.devices.deadline import Deadlined
+from workers.devices.engine import EngineBackend
 from workers.devices.simulated import PREFIX, SimulatedBackend
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ def choose(spec: str, host: str, runs_dir: Path | None = None, known: Collection
 
     ``auto`` selects the GPUs if there are any, and otherwise the CPU. With a broken driver it raises instead of
     selecting the CPU, because jobs meant for a GPU would then run on the CPU, slowly and without a warning. With the
-    suffix ``,cpu``, as in ``gpu,cpu``, the CPU is served in addition to the other devices. Simulated devices ignore
+    suffix ``,cpu``, as in ``gpu,cpu``, the CPU is served in addition to the other devices; with ``,slurm`` whole jobs
+    are handed to Slurm as well. Simulated devices ignore
     jobs whose run directory is not below *runs_dir*.
 
     Raises:
@@ -77,22 +79,27 @@ def choose(spec: str, host: str, runs_dir: Path | None = None, known: Collection
         DeviceTrouble: there is a driver, but it is broken.
 
     """
-    backend = _choose_one(spec.removesuffix(BESIDE), host, runs_dir, known)
-    if spec.endswith(BESIDE) and not isinstance(backend, CpuBackend):
-        return WithCpu(backend, CpuBackend(host))
+    backend = _choose_one(without_beside(spec), host, runs_dir, known)
+    beside = set(spec.removeprefix(without_beside(spec)).split(","))
+    if DeviceKind.CPU.value in beside and not isinstance(backend, CpuBackend):
+        backend = Beside(backend, CpuBackend(host))
+    if DeviceKind.SLURM.value in beside and not isinstance(backend, EngineBackend):
+        backend = Beside(backend, EngineBackend(host))
     return backend
 
 
 def _choose_one(spec: str, host: str, runs_dir: Path | None, known: Collection[Device]) -> DeviceBackend:
     if spec == "cpu":
         return CpuBackend(host)
+    if spec == DeviceKind.SLURM.value:
+        return EngineBackend(host)
     if spec.startswith(PREFIX):
         return SimulatedBackend(host, spec, runs_dir)
     cards = cards_in(spec)
     if spec not in ("auto", "gpu") and cards is None:
         raise BadRequest(
-            f"{spec!r} names no devices: write auto, gpu, cpu, or simulated ones like sim:4x24G; gpu,cpu serves both, "
-            "gpu:0,2 only those GPUs"
+            f"{spec!r} names no devices: write auto, gpu, cpu, slurm, or simulated ones like sim:4x24G; gpu,cpu serves "
+            "both, gpu:0,2 only those GPUs"
         )
     gpus = _gpus(host, cards, known)
     if gpus is not None:
@@ -140,26 +147,31 @@ def _why_none() -> str:
     return driver_facts(Session()).words or "the NVIDIA driver lists none"
 
 
-class WithCpu:
-    """Two backends as one. Each call goes to the backend that owns the device."""
+class Beside:
+    """Two backends as one: any, and that of the CPU or of an engine. Each call goes to the one that owns the device."""
 
-    def __init__(self, gpus: DeviceBackend, cpu: DeviceBackend) -> None:
-        self._gpus = gpus
-        self._cpu = cpu
+    def __init__(self, first: DeviceBackend, last: DeviceBackend) -> None:
+        self._first = first
+        self._last = last
+        self._kind = last.devices()[0].kind
 
     def devices(self) -> tuple[Device, ...]:
-        """Return the GPUs and then the CPU, which has the next index."""
-        gpus = self._gpus.devices()
-        after = max((device.index for device in gpus), default=-1) + 1
-        return (*gpus, *(replace(device, index=after + device.index) for device in self._cpu.devices()))
+        """Return the devices of the first backend, and then that of the last, which has the next index."""
+        first = self._first.devices()
+        after = max((device.index for device in first), default=-1) + 1
+        return (*first, *(replace(device, index=after + device.index) for device in self._last.devices()))
 
     def reading(self, device: Device) -> Reading:
         """Return a sample of the memory of *device*."""
         return self._of(device).reading(device)
 
     def used_by(self, reading: Reading, pids: Collection[int]) -> int | None:
-        """Return the bytes that the processes *pids* use in *reading*. A reading with ``listed`` unset is the CPU's."""
-        return (self._gpus if reading.listed else self._cpu).used_by(reading, pids)
+        """Return the bytes that the processes *pids* use in *reading*. One with ``listed`` unset is the CPU's.
+
+        Nobody asks that of an engine, whose readings list no process.
+        """
+        is_first = reading.listed or self._kind.is_engine
+        return (self._first if is_first else self._last).used_by(reading, pids)
 
     def health(self, device: Device) -> Health:
         """Return the current health of *device*."""
@@ -174,9 +186,9 @@ class WithCpu:
         return self._of(device).accounted(device, pids)
 
     def distance(self, a: Device, b: Device) -> int | None:
-        """Return the distance of two devices. The distance between the CPU and a GPU is unknown (None)."""
+        """Return the distance of two devices. That between devices of both backends is unknown (None)."""
         backend = self._of(a)
         return backend.distance(a, b) if backend is self._of(b) else None
 
     def _of(self, device: Device) -> DeviceBackend:
-        return self._cpu if device.kind is DeviceKind.CPU else self._gpus
+        return self._last if device.kind is self._kind else self._first

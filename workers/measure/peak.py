@@ -40,6 +40,8 @@ def measured_devices(
         meter = run.meter(device.uuid)
         if device.kind is None:  # the worker that claimed the run did not know the device, so no samples exist
             peak = Peak.unknown()
+        elif device.kind.is_engine:
+            peak = Peak.unknown()  # its accounting may know more, see workers.whole.outcome
         elif device.kind is not DeviceKind.GPU:
             alone = len(run.held.devices) == 1  # with several devices the maximum cannot be divided among them
             peak = peak_of(meter, device.kind.peak_source, kernel_bytes=max_rss_bytes if alone else None)

@@ -98,7 +98,7 @@ class Sampler:
         held = [device for device in devices if any(run.has(device.uuid) for run in runs)]
         if self._is_elsewhere_due(runs):
             # The readings of the CPU list no processes.
-            others = [device for device in devices if device not in held and device.kind is not DeviceKind.CPU]
+            others = [device for device in devices if device not in held and device.kind.is_gpu]
             self._is_elsewhere = True
             try:
                 start_thread(partial(self._sample_elsewhere, others, runs))
@@ -220,7 +220,7 @@ def enforce_limit(run: LiveRun, sample: Sample) -> None:
     does not cover these, so a run within the tolerance is not warned there. The CPU's memory is left to the kernel.
     """
     device, share = sample.device, sample.measured(run.held.token)
-    if share is None or share.used_bytes is None or device.kind is DeviceKind.CPU or not run.held.capped:
+    if share is None or share.used_bytes is None or not device.kind.is_gpu or not run.held.capped:
         return
     used_bytes = share.used_bytes
     lease_bytes = share.lease_bytes if share.was_given else run.held.devices[0].lease_bytes

@@ -166,7 +166,7 @@ def environment(  # noqa: PLR0913 - one for each fact about the run and its host
     says so. A program sees them as 0, 1, … in this order. On the CPU the list is empty, so that the job cannot use a
     GPU.
     """
-    names = _names([device for device in devices if device.kind is not DeviceKind.CPU], spec.visible)
+    names = _names([device for device in devices if device.kind is None or device.kind.is_gpu], spec.visible)
     ours = {
         "CUDA_VISIBLE_DEVICES": ",".join(names),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",

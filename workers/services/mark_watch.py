@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 from gpuqueue.clock import Clock
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.run import EndingKind
 from gpuqueue.model.run_mark import MarkKind, over_of, sentence_of
 from gpuqueue.queue.jobqueue import JobQueue
@@ -127,6 +126,6 @@ def stalled_s(run: LiveRun, now_s: float) -> float | None:
 
     A CPU has no use of its own, so there the output alone counts.
     """
-    is_cpu = all(device.kind is DeviceKind.CPU for device in run.held.devices)
-    unused_s = now_s - run.since_s if is_cpu else run.unused_s(now_s)
+    no_gpu = all(device.kind is not None and not device.kind.is_gpu for device in run.held.devices)
+    unused_s = now_s - run.since_s if no_gpu else run.unused_s(now_s)
     return None if unused_s is None else min(unused_s, run.silent_s(now_s))

@@ -30,7 +30,7 @@ from gpuqueue.embedded.machine import (
 )
 from gpuqueue.embedded.page import PageService
 from gpuqueue.errors import BadRequest, GpuQueueError, HistoryUnreachable, Refused, StoreUnreachable
-from gpuqueue.model.device import Device, DeviceKind
+from gpuqueue.model.device import Device
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.account import current_account
 from gpuqueue.system.logind import Logind
@@ -305,7 +305,7 @@ def _warn_of_missing(machine: Machine, served: Sequence[Device]) -> None:
     """Warn of each device that the last workers of this host served, and that is not among those *served* now."""
     uuids = {device.uuid for device in served}
     for device in (status.device for status in machine.queue.devices.all(machine.settings.host)):
-        if device.uuid not in uuids and device.kind is not DeviceKind.CPU and not device.is_unidentified:
+        if device.uuid not in uuids and device.kind.is_gpu and not device.is_unidentified:
             what = f"{_named(device)} is missing: it was served before. Jobs that name it wait"
             print_message("gpuqueue: warning", what)
 

@@ -54,6 +54,8 @@ else:
 _FIELDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, Any]]] = {
     "mem": (("-m", "--mem"), {"metavar": "SIZE"}),
     "gpus": (("-g", "--gpus"), {"metavar": "N", "type": int}),
+    "on": (("--on",), {"metavar": "ENGINE"}),
+    "nodes": (("--nodes",), {"metavar": "N", "type": int}),
     "device": (("--device",), {"multiple": True, "metavar": "WHICH", "shell_complete": placements}),
     "device_type": (("--device-type",), {"multiple": True, "metavar": "MODEL", "shell_complete": models}),
     "time_limit": (("-t", "--time", "time_limit"), {"metavar": "TIME"}),
@@ -210,6 +212,9 @@ def warn_if_alone(client: Client, job: Job) -> None:
     where = f" in pool {job.spec.pool}" if job.spec.pool else ""
     is_own = client.settings.client_url is None
     serve_cpu = "Serve one with gpuqueue up --devices auto,cpu" if is_own else "Ask the administrator to serve one"
+    if job.spec.is_whole:
+        print_message("gpuqueue", f"no host hands jobs to {job.spec.device} now: the job waits for one")
+        return
     missing = (
         f"no CPU is served{where}: the job waits. {serve_cpu}, or use --device any"
         if job.spec.device is DeviceFilter.CPU
@@ -320,6 +325,7 @@ class WithRest(click.Command):
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "What it needs": ("mem", "gpus", "time_limit", "cpus", "cpu_mem", "cap"),
     "Which device": ("device", "device_type", "exclusive", "spread", "pack", "least_busy", "pool", "visible"),
+    "On another scheduler": ("on", "nodes"),
     "When it starts": ("priority", "after", "begin", "hold", "dedupe"),
     "If it fails or takes too long": (
         *("retries", "retry_on", "mem_retries", "requeue", "signal"),
@@ -463,8 +469,10 @@ _ANYWAY = click.option("--anyway", is_flag=True, help="Submit a script that is r
 _OPTIONS: tuple[Option, ...] = (
     _SCRIPT,
     field("mem", "Memory on each device: 6G, 6000M, 512MiB (binary); auto: what earlier runs needed."),
-    field("gpus", "Number of devices, all on one host.", default=1, show_default=True),
+    field("gpus", "Number of devices, all on one host. With --on: on all nodes.", default=1, show_default=True),
     *_DEVICE_OPTIONS,
+    field("on", "Hand the job to this engine as a whole: slurm."),
+    field("nodes", "With --on: the number of machines. The command is started once on each."),
     field("time_limit", "Time limit: 90s, 15m, 2h, 1d, 1:30:00."),
     field("cpus", "At most this many processors of the host: 4, 0.5."),
     field("cpu_mem", "At most this much host memory: 32G."),

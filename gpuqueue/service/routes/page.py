@@ -17,7 +17,6 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.model.access import Action, Forbidden
 from gpuqueue.model.api import DownloadCode, DownloadRequest, RetryRequest, SignedIn, SignIn, SignInCode
 from gpuqueue.model.caller import Via
-from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_ref import job_name
 from gpuqueue.model.page import (
@@ -159,7 +158,7 @@ def start_form(call: Call, again: str | None = None) -> FormStart:
     start = FormStart(
         form=JobForm(),
         file_bytes=call.connection.settings.snapshot_file_limit_bytes,
-        devices=tuple(sorted(_name(each) for each in shown if each.device.kind is not DeviceKind.CPU)),
+        devices=tuple(sorted(_name(each) for each in shown if each.device.kind.is_gpu)),
         pools=tuple(sorted({each.pool for each in shown if each.pool})),
         environments=tuple(sorted({name for each in shown for name in each.environments or ()})),
         targets=tuple(sorted({name for each in call.client.jobs.senders() for name in each.targets})),

@@ -43,7 +43,7 @@ local function count_run(id, user, mem, names)
   local devices, gpus = 0, 0
   for device in string.gmatch(names, '[^,]+') do
     devices = devices + 1
-    if string.sub(device, 1, 4) ~= 'cpu-' then gpus = gpus + 1 end
+    if string.sub(device, 1, 4) ~= 'cpu-' and string.sub(device, 1, 6) ~= 'slurm-' then gpus = gpus + 1 end
   end
   call('HSET', key2('run', user), id, gpus .. ':' .. whole(devices * mem))
 end

@@ -182,7 +182,7 @@ end
 -- GPU. `charged` is the bytes charged on each device, nil if unknown: then it is the least possible.
 function asked_for(shape, kind, charged)
   local _, _, n, _, wanted_kind = parse_shape(shape)
-  return {running_jobs = 1, running_gpus = (kind and is_cpu(kind) or wanted_kind == 'cpu') and 0 or n,
+  return {running_jobs = 1, running_gpus = (kind and is_cpu(kind) or wanted_kind == 'cpu' or is_engine(wanted_kind)) and 0 or n,
     running_mem = n * (charged or (charge_of(shape)))}
 end
 

@@ -21,7 +21,7 @@ local function most_for(shape)
   local _, _, n, pool, wanted_kind, more = parse_shape(shape)
   local want, by_host, most = constraints(more), {}, 0 -- all devices of a job are on one host and of one kind
   any_device(function(device, host, total, headroom, external, _, _, its_pool, kind)
-    if is_cpu(kind) or (n > 1 and kind == 'mig') or not belongs(pool, wanted_kind, want, host, device, its_pool, kind) then
+    if is_cpu(kind) or is_engine(kind) or (n > 1 and kind == 'mig') or not belongs(pool, wanted_kind, want, host, device, its_pool, kind) then
       return false
     end
     local row = by_host[host .. ' ' .. kind] or {}

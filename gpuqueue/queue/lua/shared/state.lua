@@ -20,7 +20,7 @@ end
 
 -- Parse the record of a device. -> total, headroom, external (bytes of external processes), seen, slots, pool, kind
 -- (gpu; mig, a part of a GPU; simulated; cpu; cpu-auto, which is served because no GPU was found; cpu-lost, the same on a
--- host that has served GPUs).
+-- host that has served GPUs; slurm, an engine).
 local function parse_record(record)
   return string.match(record, '^(%d+):(%d+):(%d+):(%d+):(%d+):([^:]*):(.*)$')
 end
@@ -42,12 +42,13 @@ local function any_device(visit)
 end
 
 local function is_cpu(kind) return string.sub(kind, 1, 3) == 'cpu' end
+local function is_engine(kind) return kind == 'slurm' end -- it runs whole jobs, and is no device
 
 -- Return whether the queue knows of a GPU. Lost, drained and silent GPUs count until they are withdrawn, and after that
 -- as long as their host serves its CPU because it finds none.
 local function gpus_known()
   if cache.gpus_known == nil then
-    cache.gpus_known = any_device(function(_, _, _, _, _, _, _, _, kind) return not is_cpu(kind) or kind == 'cpu-lost' end)
+    cache.gpus_known = any_device(function(_, _, _, _, _, _, _, _, kind) return not is_cpu(kind) and not is_engine(kind) or kind == 'cpu-lost' end)
   end
   return cache.gpus_known
 end
@@ -55,6 +56,7 @@ end
 -- Return whether a device of this kind may take a job that asks for the kind `wanted_kind`. Same rule as
 -- gpuqueue.model.device.suits. An unknown `wanted_kind` matches no device.
 local function suits(wanted_kind, kind)
+  if is_engine(kind) or is_engine(wanted_kind) then return kind == wanted_kind end
   local on_gpu = not is_cpu(kind)
   if wanted_kind == '' then return on_gpu or not gpus_known() end
   if wanted_kind == 'gpu' then return on_gpu end
