@@ -162,7 +162,7 @@ def _check_engine(connection: Connection, spec: JobSpec) -> None:
 
     """
     engine = spec.device
-    if not any(each.device.kind == engine for each in connection.queue.devices.all()):
+    if engine is None or not any(each.device.kind.value == engine.value for each in connection.queue.devices.all()):
         raise Impossible(f"no host here hands jobs to {engine}: on a host with sbatch, gpuqueue up --devices {engine}")
 
 

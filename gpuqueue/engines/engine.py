@@ -13,20 +13,23 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gpuqueue.errors import BadRequest, Refused, Unreachable
 from gpuqueue.lazy.frozen import dataclass
+
+if TYPE_CHECKING:
+    from gpuqueue.engines.whole_job import Account, WholeJob
 
 #: How long an allocation must be missing without a break before its absence means anything, in seconds.
 ABSENT_S = 300.0
 #: Letters and digits of a key: they may stand in names of jobs, hosts and files, and Kubernetes takes no capitals.
 _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
 _KEY_LENGTH = 10
-_KEY = re.compile(r"[a-z0-9]{4,20}")
+_KEY = re.compile(r"[a-z0-9]{4,40}")
 
 
 class Phase(str, Enum):
@@ -112,8 +115,8 @@ class Engine(Protocol):
 
     name: str
 
-    def submit(self, request: AllocationRequest, key: str) -> Ref:
-        """Ask for an allocation under *key*, at most once: an allocation that has this key already is returned.
+    def submit(self, request: AllocationRequest | WholeJob, key: str) -> Ref:
+        """Ask for an allocation, or for the run of a whole job, under *key*, at most once: an allocation that has this key already is returned.
 
         An engine that reports an error may have accepted the request all the same, so it is searched for by its key
         before this raises.
@@ -151,6 +154,17 @@ class Engine(Protocol):
 
         """
 
+    def account(self, ref: Ref) -> Account | None:
+        """Return how an allocation has ended, as far as the engine knows; None if it does not know it (any more)."""
+
+    def alive(self) -> Sequence[Ref]:
+        """Return all allocations of this account with keys of ours that have not ended.
+
+        Raises:
+            EngineUnreachable: the engine does not answer.
+
+        """
+
 
 def new_key() -> str:
     """Return a new random key, of about 50 bits."""
@@ -165,5 +179,5 @@ def check_key(key: str) -> str:
 
     """
     if not _KEY.fullmatch(key):
-        raise BadRequest(f"{key!r} is no key of an allocation: 4 to 20 small letters and digits")
+        raise BadRequest(f"{key!r} is no key of an allocation: 4 to 40 small letters and digits")
     return key

@@ -18,8 +18,9 @@ import subprocess
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import field, replace
 
+from gpuqueue.engines import slurm_whole as whole
 from gpuqueue.engines.absence import Absences
 from gpuqueue.engines.engine import (
     ABSENT_S,
@@ -32,6 +33,7 @@ from gpuqueue.engines.engine import (
     Uncertain,
     check_key,
 )
+from gpuqueue.engines.whole_job import Account, WholeJob
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.text.sanitize import in_one_line, short
 
@@ -56,7 +58,7 @@ _NOT_SURE = re.compile(r"time(d)? ?out|contact|connect|socket|communicat|receive
 _COLUMNS = "%i,%j,%T,%V,%L,%N,%r"
 #: What scancel says of a job that is over, or that no slurmctld knows.
 _NO_JOB = re.compile(r"invalid job id|already completing or completed|job not running|no active", re.IGNORECASE)
-_PROGRAMS = frozenset(("sbatch", "squeue", "scancel", "sacct"))
+_PROGRAMS = frozenset(("sbatch", "squeue", "scancel", "sacct", "scontrol"))
 _PREFIX = re.compile(r"^(\w+: )?error: ")
 _LEFT = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)")
 
@@ -113,15 +115,18 @@ class Slurm:
 
     # ---- submit --------------------------------------------------------------------------------------------------
 
-    def submit(self, request: AllocationRequest, key: str) -> Ref:
+    def submit(self, request: AllocationRequest | WholeJob, key: str) -> Ref:
         """Submit a job. See :meth:`gpuqueue.engines.engine.Engine.submit`."""
         check_key(key)
         known = self.find(key)
         if known is not None:
             return known
-        words = self._words_of(request, key)
+        if isinstance(request, AllocationRequest):
+            words, script = self._words_of(request, key), request.script
+        else:
+            words, script = whole.words_of(request, f"{NAME}{key}", self._access.options), whole.script_of(request)
         try:
-            done = self._run(words, limit_s=self._access.submit_s, script=request.script)
+            done = self._run(words, limit_s=self._access.submit_s, script=script)
         except EngineUnreachable as error:
             trouble, is_refused = str(error), False
         else:
@@ -236,6 +241,32 @@ class Slurm:
             except EngineUnreachable:  # no accounting here, or it is late: the queue has answered
                 rows = ()
         return max(rows, key=lambda row: (row.submitted, int(row.ref.id))).ref if rows else None
+
+    def alive(self) -> Sequence[Ref]:
+        """Return the jobs of this account that wait or run, and whose names are ours."""
+        rows = map(_row_of_queue, self._lines(["squeue", "--me", "--noheader", f"--format={_COLUMNS}"]))
+        return [row.ref for row in rows if row is not None and row.phase is not Phase.ENDED]
+
+    def account(self, ref: Ref) -> Account | None:
+        """Return how a job has ended: by slurmctld, which forgets it after minutes, and by the accounting."""
+        name = f"{NAME}{ref.key}"
+        command = ["env", "SLURM_TIME_FORMAT=%s", "scontrol", "show", "job", "--oneliner", ref.id]
+        columns = ["env", "SLURM_TIME_FORMAT=%s", "sacct", "--noheader", "--parsable2", f"--jobs={ref.id}"]
+        columns.append(f"--format={','.join(whole.COLUMNS)}")
+        found = whole.account_of_scontrol(self._text(command), name)
+        if found is not None and found.word.upper() not in _ENDED:
+            return None
+        more = whole.account_of_sacct(self._text(columns), name)
+        if found is None:
+            return None if more is None or more.word.upper() not in _ENDED else more
+        return found if more is None else replace(found, gpu_mem_bytes=more.gpu_mem_bytes)
+
+    def _text(self, words: Sequence[str]) -> str:
+        """Return what a command of Slurm prints; nothing if it does not answer."""
+        try:
+            return "\n".join(self._lines(words))
+        except EngineUnreachable:
+            return ""
 
     # ---- what Slurm says -----------------------------------------------------------------------------------------
 

@@ -1,0 +1,62 @@
+"""A private Slurm with two nodes on this machine: two slurmd, each under a name of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+from bounded import until
+from private_slurm import PrivateSlurm, _free_port
+
+#: The names of the nodes. Slurm calls both together by RANGE.
+NODES, RANGE = ("node1", "node2"), "node[1-2]"
+
+
+class TwoNodeSlurm(PrivateSlurm):
+    """One controller and two nodes, with four fake GPUs each."""
+
+    def __init__(self, place: Path, *, kill_wait_s: int = 30) -> None:
+        super().__init__(place, kill_wait_s=kill_wait_s)
+        path = place / "slurm.conf"
+        host = re.search(r"^NodeName=(\S+) (.*)$", path.read_text(), re.MULTILINE)
+        assert host is not None
+        lines = [f"NodeName={name} NodeHostname={host[1]} Port={_free_port()} {host[2]}" for name in NODES]
+        text = path.read_text().replace(host[0], "\n".join(lines)).replace(f"Nodes={host[1]} ", f"Nodes={RANGE} ")
+        text = text.replace(f"{place}/spool", f"{place}/spool/%n").replace("slurmd.pid", "slurmd.%n.pid")
+        path.write_text(text)
+        for name in NODES:
+            (place / "spool" / name).mkdir()
+
+    def start(self) -> None:
+        """Start everything, and wait until both nodes are idle."""
+        key, place = self.place / "munge.key", self.place
+        key.touch(mode=0o600)
+        key.write_bytes(secrets.token_bytes(128))
+        files = {"key-file": key, "socket": place / "munge.socket", "pid-file": place / "munged.pid"}
+        files |= {"log-file": place / "munge.log", "seed-file": place / "munge.seed"}
+        self._spawn("munged", "--foreground", "--force", *(f"--{option}={path}" for option, path in files.items()))
+        until((place / "munge.socket").exists, what="munged")
+        self.start_controller()
+        for name in NODES:
+            self._programs[f"slurmd-{name}"] = self._programs["slurmd"]
+            self._spawn(f"slurmd-{name}", "-D", "-N", name)
+        idle = "\n".join(["idle"] * len(NODES))
+        until(
+            lambda: self.command("sinfo", "--Node", "--noheader", "--format=%T", "--partition=low") == idle,
+            what="the nodes",
+            timeout_s=60,
+        )
+
+
+@contextlib.contextmanager
+def running_two_nodes(place: Path, *, kill_wait_s: int = 30) -> Iterator[TwoNodeSlurm]:
+    """Run Slurm with two nodes in the directory *place*, whose path must be short."""
+    made = TwoNodeSlurm(place, kill_wait_s=kill_wait_s)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
