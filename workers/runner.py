@@ -12,9 +12,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuqueue.clock import Clock
 from gpuqueue.errors import Unreadable
+from gpuqueue.lazy.imports import later
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.python_environments import OF_ANOTHER_PYTHON
 from gpuqueue.model.run import Ending
@@ -29,7 +31,7 @@ from workers.run.orphans import KILL_S, earlier_runs, end_run, sweep_run
 from workers.services.adoption import Adoption
 from workers.shim.client import Shim, Shims
 from workers.shim.supervisor import CANNOT_WRITE
-from workers.steps.conclusion import Conclusion, Detached, NotStarted, pause, wait_for
+from workers.steps.conclusion import Conclusion, Detached, NotStarted, answered, pause, wait_for
 from workers.steps.container import check_container
 from workers.steps.fetch_code import FetchCode
 from workers.steps.judge import Judge
@@ -37,6 +39,11 @@ from workers.steps.report import Report
 from workers.steps.spawn import Spawn, authorise
 from workers.threads import SteadyEvent, in_time
 from workers.warm.pool import TIDY_S, WarmPool
+
+if TYPE_CHECKING:
+    from workers.whole import outcome
+else:  # only the worker of an engine
+    outcome = later("workers.whole.outcome")
 
 log = logging.getLogger(__name__)
 #: How long the check for the program may take, in seconds: it may lie on a dead file server. Then the start decides.
@@ -104,13 +111,13 @@ class Runner:
         try:
             end_earlier(run, self._settings, self._stopping)
             checked = check_admission(run, self._admission)
-            limited = check_limits(checked, self._settings.launcher_in_use)
+            limited = checked if run.is_whole else check_limits(checked, self._settings.launcher_in_use)
             chosen = choose_python(limited, self._settings.environments)
             check_container(chosen, self._settings)
             ready = self._fetch_code.fetch(chosen)
             limits = self._spawn.limits(ready.spec) if ready.spec is not None else {}
             permit = authorise(ready, self._settings, self._queue, self._clock, self._stopping, limits)
-            shim = self._spawn.spawn(permit)
+            shim = self._spawn.spawn(permit, self._losses(ready))
             follow_child(run, shim, self._stopping)
         except NotStarted as refusal:
             return refusal
@@ -119,6 +126,13 @@ class Runner:
         except Exception:
             log.exception("%s: starting or following it failed; it is followed by its files from now on", run)
         return None
+
+    def _losses(self, run: LiveRun) -> int:
+        """Return how often the whole job of *run* was lost before; 0 for other jobs, of which nobody asks."""
+        if not run.is_whole:
+            return 0
+        job = answered(lambda: self._queue.jobs.get(run.held.job_id), self._stopping)
+        return 0 if job is None else job.losses
 
     def _finish(self, run: LiveRun, conclusion: Conclusion | NotStarted | None) -> str:
         """Follow *run* to its end, judge and report it. Retry until it is reported or the worker stops."""
@@ -137,6 +151,8 @@ class Runner:
     def _conclude(self, run: LiveRun) -> Conclusion | NotStarted:
         follow_by_files(run, self._stopping)
         end = read_exit(run, self._settings.launcher_in_use)
+        if run.is_whole:
+            end = outcome.exit_of(run, end)
         try:
             return self._judge.judge(run, end)
         except NotStarted as refusal:

@@ -45,8 +45,12 @@ from workers.threads import SteadyEvent
 
 if TYPE_CHECKING:
     from workers.devices import mps
-else:  # few sites use it
+    from workers.whole import prepare as whole
+    from workers.whole import sweep
+else:  # few sites use them
     mps = later("workers.devices.mps")
+    whole = later("workers.whole.prepare")
+    sweep = later("workers.whole.sweep")
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +98,11 @@ class Worker:
         self._takeover = Takeover(
             settings, self.queue, device, self._monitor, self.runs, clock, self._heartbeats, self._stopping
         )
+        self._sweep = (
+            sweep.Sweep(whole.engine_of(settings), self.queue, whole.site_of(settings))
+            if device.kind.is_engine
+            else None
+        )
         self._threads: list[threading.Thread] = []
         self._device_lock: int | None = None
 
@@ -106,12 +115,15 @@ class Worker:
             Refused: Another worker serves the device and does not exit.
             Refused: Jobs run as their submitters, who cannot enter the directory of the runs.
             Refused: The site has turned MPS on, and jobs cannot share the device through it.
+            Refused: The device is an engine, and jobs run as their submitters.
             GpuQueueError: The state directory cannot be used.
             StoreUnreachable: The store does not answer.
             StoreNotOpen: The store does not open in time.
 
         """
         load_all()
+        if self._sweep is not None:
+            whole.check_host(self.settings, self.device)
         if process_tree.hides_others():
             log.warning(
                 "/proc hides the processes of other accounts (hidepid): external processes may be unnamed or unseen"
@@ -136,6 +148,8 @@ class Worker:
             "warm": self._runner.tidy,
             "claimer": lambda stopping: self._claimer.loop(hand_over, stopping),
         }
+        if self._sweep is not None:
+            loops["sweep"] = self._sweep.loop
         for name, loop in loops.items():
             thread = threading.Thread(
                 target=self._restart_always, args=(name, loop), name=f"gpuqueue-{name}", daemon=True

@@ -116,7 +116,9 @@ class Engine(Protocol):
     name: str
 
     def submit(self, request: AllocationRequest | WholeJob, key: str) -> Ref:
-        """Ask for an allocation, or for the run of a whole job, under *key*, at most once: an allocation that has this key already is returned.
+        """Ask for an allocation, or the run of a whole job, under *key*, at most once.
+
+        One that has this key already is returned.
 
         An engine that reports an error may have accepted the request all the same, so it is searched for by its key
         before this raises.

@@ -41,7 +41,7 @@ _UNITS = {"": 1, "K": KIB, "M": MIB, "G": GIB, "T": 1024 * GIB}
 
 
 def words_of(job: WholeJob, name: str, options: Iterable[str]) -> list[str]:
-    """Return the command that submits *job* as *name*. A later option takes precedence, so those of the site are last."""
+    """Return the command that submits *job* as *name*. Later options take precedence, so those of the site are last."""
     words = ["sbatch", "--parsable", f"--job-name={name}", f"--comment={name}"]
     words += [f"--nodes={job.nodes}", "--ntasks-per-node=1", f"--gres=gpu:{job.gpus_per_node}"]
     if job.duration_s is not None:
@@ -150,7 +150,7 @@ def _account(state: str, codes: str, fields: Mapping[str, str], *, nodes: str, e
     code, _, signal = codes.partition(":")
     start = "Start" if end == "End" else "StartTime"
     return Account(
-        word=state.split()[0].lower() if state.split() else "",
+        word=state.split(maxsplit=1)[0].lower() if state.split() else "",
         exit_code=int(code) if code.isdecimal() else None,
         signal=int(signal) or None if signal.isdecimal() else None,
         nodes=nodes if nodes not in {"", "(null)", "None assigned"} else None,

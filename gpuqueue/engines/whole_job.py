@@ -1,4 +1,4 @@
-"""Whole jobs: what is handed to an engine to run by its own rules, its key, and how the engine says that it ended. Pure.
+"""Whole jobs: what is handed to an engine, its key, and how the engine says that it ended. Pure.
 
 A whole job has the same key in each attempt of ours that does not know how the one before ended, so that a second
 attempt finds what the first has submitted.

@@ -188,6 +188,8 @@ class NoteKind(str, Enum):
     PEAK_IN_PART = "peak_in_part"
     #: It reported metrics faster than they are read, so some are missing.
     METRICS_IN_PART = "metrics_in_part"
+    #: An engine ran it, on its own machines.
+    AT_ENGINE = "at_engine"
 
     def __str__(self) -> str:
         return self.value
@@ -292,6 +294,12 @@ def _shared(note: RunNote) -> str:
     return f"{format_bytes(note.size_bytes or 0)} of {note.owner} in /dev/shm"
 
 
+def _of_at_engine(note: RunNote) -> str:
+    job, nodes, *times = (*note.items, "", "")[: max(2, len(note.items))]
+    when = f", from {times[0]} to {times[1]}" if len(times) > 1 else ""
+    return f"{note.owner} ran it as {job or 'a job'}" + (f" on {nodes}" if nodes else "") + when
+
+
 _SENTENCES: Mapping[str, Callable[[RunNote], str]] = MappingProxyType(
     {
         NoteKind.ENDED_PROCESSES.value: _of_ended_processes,
@@ -303,6 +311,7 @@ _SENTENCES: Mapping[str, Callable[[RunNote], str]] = MappingProxyType(
         NoteKind.REMOVED_SHARED_MEMORY.value: _of_removed_shared_memory,
         NoteKind.PEAK_IN_PART.value: _of_peak_in_part,
         NoteKind.METRICS_IN_PART.value: _of_metrics_in_part,
+        NoteKind.AT_ENGINE.value: _of_at_engine,
     }
 )
 #: The kinds that say that a run which exited with 0 has not done all its work.

@@ -120,6 +120,12 @@ class LiveRun:
         """Return whether any sample of the run was taken, including samples for which the driver gave no figure."""
         return any(meter.samples or meter.na_samples for meter in list(self.meters.values()))
 
+    @property
+    def is_whole(self) -> bool:
+        """Return whether an engine runs the job as a whole, and the run's process only follows it."""
+        kind = self.held.devices[0].kind if self.held.devices else None
+        return kind is not None and kind.is_engine
+
     def has(self, uuid: str) -> bool:
         """Return whether the run holds the device *uuid*."""
         return self.held.has(uuid)

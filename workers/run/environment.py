@@ -194,6 +194,15 @@ def environment(  # noqa: PLR0913 - one for each fact about the run and its host
     return {**env, **changes, **ours}
 
 
+def of_whole_job(spec: JobSpec, run_dir: Path, *, job_id: int, attempt: int) -> dict[str, str]:
+    """Return the environment of a job that an engine runs on its own machines, and which gives it its devices there.
+
+    It lacks the token: by that the processes of a run are found and ended on this host, and the engine's may be here.
+    """
+    ours = {"GPUQUEUE_JOB_ID": str(job_id), "GPUQUEUE_ATTEMPT": str(attempt), "GPUQUEUE_RUN_DIR": str(run_dir)}
+    return {"PYTHONUNBUFFERED": "1", **(_of_this_host() if spec.snapshot is not None else {}), **spec.env, **ours}
+
+
 def threads_of(spec: JobSpec, host_devices: int) -> int | None:
     """Return how many threads a numerical library of *spec* starts in one process: its share of the processors here.
 

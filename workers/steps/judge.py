@@ -10,8 +10,10 @@ import logging
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from gpuqueue.clock import Clock
+from gpuqueue.lazy.imports import later
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.mem_source import Shortage
 from gpuqueue.model.run import NO_USE, PROBE_ENDED, Ending, EndingKind, NoteKind
@@ -37,6 +39,11 @@ from workers.run.verdict import (
     tail,
 )
 from workers.steps.conclusion import Conclusion, NotStarted
+
+if TYPE_CHECKING:
+    from workers.whole import outcome
+else:  # only the worker of an engine
+    outcome = later("workers.whole.outcome")
 
 log = logging.getLogger(__name__)
 #: How the messages of frameworks name the allocation that failed: PyTorch, Paddle, TensorFlow and llama.cpp; JAX, XLA,
@@ -103,6 +110,8 @@ class Judge:
             run.values.read(run.since_s, self._clock.monotonic_s(), logs[0])
             report = read_reports(run.directory.path)
             devices = measured_devices(run, end.max_rss_bytes, report, self._monitor)
+            if run.is_whole:
+                devices = outcome.with_memory(run, devices)
             ran_out_on = report.ran_out_on([each.uuid for each in devices]) if report is not None else ()
             full = run.neighbours.fullest(ran_out_on)
             there = [each for each in devices if full is not None and each.uuid == full.device.uuid]
@@ -178,7 +187,7 @@ def shortage_of(
         snapshot: The last sample of that device with the run alive.
 
     """
-    if ending.kind is not EndingKind.OUT_OF_MEMORY or kind is DeviceKind.CPU:
+    if ending.kind is not EndingKind.OUT_OF_MEMORY or (kind is not None and not kind.is_gpu):
         return None
     tried = tried_bytes(report.message.encode()) if report is not None else None
     tried = tried_bytes(log_tail) if tried is None else tried
@@ -230,7 +239,7 @@ class EvidenceCollector:
 
         A device that reports trouble takes no job until the trouble ends, so it needs no evidence against it.
         """
-        if why is None:
+        if why is None or run.is_whole:  # an engine is no device, and its own machines are not ours to judge
             return NO_EVIDENCE
         try:
             uuids = [device.uuid for device in run.held.devices]

@@ -38,9 +38,11 @@ from workers.warm.pool import WarmPool
 if TYPE_CHECKING:
     from workers.devices import mps
     from workers.measure import context
+    from workers.whole import prepare as whole
 else:
     context = later("workers.measure.context")
     mps = later("workers.devices.mps")
+    whole = later("workers.whole.prepare")
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +66,8 @@ class Spawn:
         self._shims = shims
         self._warm_pool = warm_pool
 
-    def spawn(self, permit: Permit) -> Shim:
-        """Start the run's shim.
+    def spawn(self, permit: Permit, losses: int = 0) -> Shim:
+        """Start the run's shim. *losses* is how often the job was lost before.
 
         Raises:
             NotStarted: No shim was started, because the host is short of a resource.
@@ -77,7 +79,7 @@ class Spawn:
             raise NotStarted("the run directory is locked by another process", host_failed=True)
         try:
             self._note_delivery(run, spec)
-            env = self._write_spec(run, spec, permit.until_s)
+            env = self._write_spec(run, spec, permit.until_s, losses)
             shim = self._shim_of(run, spec, env, run.lock_fd)
         except OSError as error:
             raise NotStarted(error.strerror or str(error), host_failed=True) from error
@@ -106,8 +108,11 @@ class Spawn:
         models = {device.name for device in devices if device.kind is DeviceKind.GPU}
         return context.known_bytes(self._settings, models) if models else None
 
-    def _write_spec(self, run: LiveRun, spec: JobSpec, start_before: float) -> Mapping[str, str]:
-        """Write the shim's spec and its first heartbeat, and return the run's environment."""
+    def _write_spec(self, run: LiveRun, spec: JobSpec, start_before: float, losses: int) -> Mapping[str, str]:
+        """Write the shim's spec and its first heartbeat, and return the run's environment.
+
+        The process of a whole job follows it. The engine, and not the shim, keeps the job's time and sends its signal.
+        """
         held, directory, settings = run.held, run.directory, self._settings
         launcher = settings.launcher_in_use
         code = None
@@ -115,18 +120,14 @@ class Spawn:
             snapshot = CodeSnapshot.parse(spec.snapshot)
             code = unpacking(snapshot, directory.code)
             spec = replace(spec, cwd=str(directory.code / TREE / snapshot.directory))
-        env = environment(
-            held.job_id,
-            held.token,
-            replace(spec, visible=spec.visible or settings.visible),
-            held.devices,
-            directory.path,
-            cap=settings.cap,
-            as_submitters=launcher is not None,
-            mps=mps.client_environment(settings) if settings.mps else NO_MPS,
-            threads=self.limits(spec).get("threads"),
-            cuda=cuda_bytes(self._context_bytes(held.devices)),
-        )
+        if run.is_whole:
+            whole.work_of(settings, spec, directory.path, job_id=held.job_id, token=held.token, losses=losses).write(
+                directory.path
+            )
+            env: Mapping[str, str] = whole.environment_of(directory.path, held.token)
+            spec = replace(spec, argv=whole.command_of(directory.path), time_limit_s=None, signal=None)
+        else:
+            env = self._environment(run, spec)
         # Written with the spec. A worker that adopts the run before the first heartbeat would otherwise count the
         # run's time from the adoption.
         run.since_s = self._clock.monotonic_s()
@@ -148,7 +149,7 @@ class Spawn:
                 user=None if launcher is None else {"name": spec.account.name, "uid": spec.account.uid},
                 launcher=launcher,
                 code=code,
-                limits=_limits(spec),
+                limits=None if run.is_whole else _limits(spec),
                 ticket=None if launcher is None else spec.ticket,
                 outputs=self._outputs(run, spec),
                 oom_score_adj=settings.oom_score_adj,
@@ -160,6 +161,21 @@ class Spawn:
         directory.note_user(spec.account.name)
         directory.renew(start_before)
         return env
+
+    def _environment(self, run: LiveRun, spec: JobSpec) -> Mapping[str, str]:
+        held, settings = run.held, self._settings
+        return environment(
+            held.job_id,
+            held.token,
+            replace(spec, visible=spec.visible or settings.visible),
+            held.devices,
+            run.directory.path,
+            cap=settings.cap,
+            as_submitters=settings.launcher_in_use is not None,
+            mps=mps.client_environment(settings) if settings.mps else NO_MPS,
+            threads=self.limits(spec).get("threads"),
+            cuda=cuda_bytes(self._context_bytes(held.devices)),
+        )
 
     def _outputs(self, run: LiveRun, spec: JobSpec) -> Mapping[str, str | None] | None:
         """Return the links to the logs of *run*.

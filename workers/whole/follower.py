@@ -1,0 +1,278 @@
+"""The process of the run of a whole job: hands the job to the engine once, follows it, and ends when it has ended.
+
+It is the first process of a run, behind a shim, so its output is the job's log and the shim ends it. What it prints of
+its own begins with ``gpuqueue:``. It leaves the job alone when it ends without having been asked to end the run: then
+the next attempt of the job finds it by its key.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from gpuqueue.engines.engine import Engine, EngineUnreachable, NotAccepted, Phase, Ref, Status, Uncertain
+from gpuqueue.engines.slurm import Slurm
+from gpuqueue.engines.whole_job import Account
+from gpuqueue.text.sanitize import in_one_line
+from workers.threads import SteadyEvent
+from workers.whole.work import End, Work
+
+#: How often the output is read, in seconds, and how much of it at a time, in bytes.
+OUTPUT_S, CHUNK_BYTES = 1.0, 1024 * 1024
+#: How often the engine is asked: after how many seconds of following, the pause. Many followers ask one engine.
+PAUSES_S = ((0.0, 2.0), (30.0, 10.0), (600.0, 30.0))
+#: Pauses between two attempts to submit, in seconds; the last one is repeated.
+SUBMIT_PAUSES_S = (2.0, 5.0, 15.0, 60.0)
+#: How long the engine may not know the job, or may not answer, after the job's own file has its exit code, in seconds.
+TRUST_S = 60.0
+#: How often, and how many times, an end is looked up that the engine does not have yet, in seconds.
+LOOK_UP_S, LOOK_UPS = 2.0, 5
+_BY_SIGNAL = 128
+
+
+class Ended(Exception):
+    """The shim ends the run."""
+
+
+class Follower:
+    """Follows one job. *pause* waits for seconds; a signal ends it early."""
+
+    def __init__(self, run_dir: Path, work: Work, engine: Engine, *, pause: Callable[[float], object]) -> None:
+        self._run_dir = run_dir
+        self._work = work
+        self._engine = engine
+        self._pause = pause
+        self._said = ""
+        self._files: Files | None = None
+        self._phase: Phase | None = None
+        #: Set by the signal of the shim.
+        self.ended = False
+
+    def follow(self) -> int:
+        """Hand the job over, follow it to its end, and return an exit code."""
+        try:
+            try:
+                ref = self._placed()
+            except NotAccepted as refusal:
+                self._say(str(refusal))
+                End(refused=str(refusal)).write(self._run_dir)
+                return 1
+            return self._to_end(ref)
+        except Ended:
+            return self._cancel()
+
+    # ---- hand over -----------------------------------------------------------------------------------------------
+
+    def _placed(self) -> Ref:
+        """Return the job at the engine: that of an earlier attempt that still lives, or that of this key.
+
+        Raises:
+            NotAccepted: the engine has refused it.
+            Ended: the run must end.
+
+        """
+        pauses = iter(SUBMIT_PAUSES_S)
+        while True:
+            self._check()
+            try:
+                ref = self._living() or self._engine.submit(self._work.job, self._work.key)
+            except (EngineUnreachable, Uncertain) as trouble:
+                self._check()
+                self._say(f"{trouble}; it is tried again")
+                self._pause(next(pauses, SUBMIT_PAUSES_S[-1]))
+            else:
+                self._say(f"{self._engine.name.capitalize()} has it as job {ref.id}")
+                return ref
+
+    def _living(self) -> Ref | None:
+        """Return the job of an earlier attempt that has not ended. Two of one job must never live."""
+        for key in self._work.others:
+            found = self._engine.find(key)
+            if found is not None and self._engine.states([found])[found].phase is not Phase.ENDED:
+                return found
+        return None
+
+    # ---- follow --------------------------------------------------------------------------------------------------
+
+    def _to_end(self, ref: Ref) -> int:
+        files = self._files_of(ref)
+        began_s = asked_s = time.monotonic()
+        last_s, trusted_s = -1.0, None
+        status = Status(phase=Phase.UNKNOWN, word="")
+        while True:
+            files.copy()
+            now_s = time.monotonic()
+            code = files.exit_code()
+            if code is not None and trusted_s is None:
+                trusted_s, last_s = now_s, -1.0
+            if now_s - asked_s >= last_s:
+                status = self._engine.states([ref])[ref]
+                asked_s = time.monotonic()
+                last_s = _pause_after(asked_s - began_s)
+                self._report(status)
+            is_over = status.phase is Phase.UNKNOWN and trusted_s is not None and now_s - trusted_s >= TRUST_S
+            if status.phase is Phase.ENDED or is_over:
+                return self._over(ref)
+            self._check()
+            self._pause(OUTPUT_S)
+
+    def _files_of(self, ref: Ref) -> Files:
+        if self._files is None:
+            self._files = Files(self._run_dir.parent, ref.key, has_errors=self._work.job.error is not None)
+        return self._files
+
+    def _over(self, ref: Ref) -> int:
+        """Write down how the job ended, and return its exit code."""
+        account, files = self._account(ref), self._files_of(ref)
+        files.drain()
+        end = End(ref=ref.id, account=account, code=files.exit_code())
+        end.write(self._run_dir)
+        if files.is_missing and (account is None or account.nodes is not None):
+            self._say(
+                f"its output is not here: {self._run_dir.parent.parent} (setting runs_dir) must be on a file system "
+                "that the nodes share"
+            )
+        return code_of(end)
+
+    def _account(self, ref: Ref) -> Account | None:
+        for _ in range(LOOK_UPS):
+            account = self._engine.account(ref)
+            if account is not None:
+                return account
+            self._pause(LOOK_UP_S)
+        return None
+
+    # ---- end -----------------------------------------------------------------------------------------------------
+
+    def _cancel(self) -> int:
+        """End the job if the run was asked to end; leave it to the next attempt if this process merely ends."""
+        if not was_asked(self._run_dir):
+            self._say("this process ends, and the job goes on: the next attempt finds it")
+            return 1
+        while True:  # until the shim kills this process; the sweep of the worker goes on after that
+            with suppress(EngineUnreachable):
+                found = [ref for key in (self._work.key, *self._work.others) if (ref := self._engine.find(key))]
+                states = self._engine.states(found)
+                living = [ref for ref in found if states[ref].phase is not Phase.ENDED]
+                if not living:
+                    return self._over(found[0]) if found else 1
+                for ref in living:
+                    self._engine.cancel(ref, now=True)
+            time.sleep(OUTPUT_S)
+
+    def _check(self) -> None:
+        if self.ended:
+            raise Ended
+
+    # ---- say -----------------------------------------------------------------------------------------------------
+
+    def _report(self, status: Status) -> None:
+        if status.phase is not self._phase or status.phase is not Phase.UNKNOWN:  # its words count seconds
+            where = f" on {status.node}" if status.node else ""
+            self._say(f"{status.word}{where}")
+        self._phase = status.phase
+
+    def _say(self, words: str) -> None:
+        """Print *words* into the log of the run, unless they were the last ones."""
+        if words != self._said:
+            self._said = words
+            write(1, f"gpuqueue: {in_one_line(words)}\n".encode())
+
+
+class Files:
+    """The files that the job writes, in the run directory of that attempt in *job_dir* which has submitted it."""
+
+    def __init__(self, job_dir: Path, key: str, *, has_errors: bool) -> None:
+        self._key = key
+        self._job_dir = job_dir
+        self._streams = [(1, ".out"), *([(2, ".err")] if has_errors else [])]
+        self._open: dict[str, BinaryIO] = {}
+
+    @property
+    def is_missing(self) -> bool:
+        """Return whether no output was ever there."""
+        return ".out" not in self._open
+
+    def copy(self) -> bool:
+        """Copy new output to the output of this process. Return whether there may be more."""
+        more = False
+        for number, suffix in self._streams:
+            if suffix not in self._open:
+                path = next(iter(self._job_dir.glob(f"*/{self._key}{suffix}")), None)
+                if path is None:
+                    continue
+                with suppress(OSError):
+                    self._open[suffix] = path.open("rb")
+            if suffix in self._open and (part := self._open[suffix].read(CHUNK_BYTES)):
+                write(number, part)
+                more = True
+        return more
+
+    def drain(self) -> None:
+        """Copy the rest of the output. Network file systems may show it a moment later."""
+        for _ in range(2):
+            while self.copy():
+                pass
+            time.sleep(OUTPUT_S / 4)
+
+    def exit_code(self) -> int | None:
+        """Return the exit code that the job's script has written, None if it has not."""
+        for path in self._job_dir.glob(f"*/{self._key}.exit"):
+            with suppress(OSError, ValueError):
+                return int(path.read_text(encoding="ascii"))
+        return None
+
+
+def write(number: int, part: bytes) -> None:
+    """Write *part* to a descriptor. Ignore errors, such as a full disk: the job goes on."""
+    with suppress(OSError):
+        while part:
+            part = part[os.write(number, part) :]
+
+
+def was_asked(run_dir: Path) -> bool:
+    """Return whether a worker has asked the shim to end the run: cancelled, preempted or marked, but not lost."""
+    asked = run_dir / "cancel"
+    with suppress(OSError):  # on a full disk it is a link
+        return (str(asked.readlink()) if asked.is_symlink() else asked.read_text(encoding="utf-8")).strip() != "lost"
+    return os.path.lexists(run_dir / "preempt.json")
+
+
+def code_of(end: End) -> int:
+    """Return the exit code for a job that ended like this."""
+    account = end.account
+    if account is not None and account.signal is not None:
+        return _BY_SIGNAL + account.signal
+    if account is not None and account.exit_code is not None and (account.exit_code or account.word == "completed"):
+        return account.exit_code
+    return 1 if end.code is None else end.code
+
+
+def _pause_after(followed_s: float) -> float:
+    return next(pause_s for since_s, pause_s in reversed(PAUSES_S) if followed_s >= since_s)
+
+
+def main(run_dir: str) -> int:
+    """Follow the job of *run_dir*, and return the exit code of this process."""
+    place = Path(run_dir)
+    work = Work.take(place)
+    wake = SteadyEvent()
+    follower = Follower(place, work, Slurm(work.access), pause=wake.wait)
+
+    def end(*_: object) -> None:
+        follower.ended = True
+        wake.set()
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+    return follower.follow()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
