@@ -1,5 +1,5 @@
 -- Whether any known device could ever run a job. Goes before submit.lua and edit.lua.
-local WANTED_KINDS = {[''] = true, gpu = true, cpu = true, any = true}
+local WANTED_KINDS = {[''] = true, gpu = true, cpu = true, any = true, slurm = true}
 
 -- Fix the device kind of a request. One without a device kind, submitted while a GPU is known, means a GPU: it must not
 -- start on a CPU because the last GPU was withdrawn meanwhile. -> shape, event fields for the history
