@@ -53,7 +53,7 @@ devices_option = click.option(
     "--devices",
     "spec",
     metavar="SPEC",
-    help="auto, gpu, cpu, gpu,cpu (both), gpu:0,2 (only these), or simulated: sim:4x24G.",
+    help="auto, gpu, cpu, gpu,cpu (both), gpu:0,2 (only these), slurm, or simulated: sim:4x24G.",
 )
 parent_option = click.option("--parent", type=int, hidden=True, help="Stop when this process is gone.")
 

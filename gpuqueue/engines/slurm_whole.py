@@ -103,7 +103,7 @@ def account_of_scontrol(text: str, name: str) -> Account | None:
 
     Its times must be seconds (``SLURM_TIME_FORMAT=%s``).
     """
-    fields = dict(_FIELD.findall(text))
+    fields = dict(reversed(_FIELD.findall(text)))  # the first of a name counts: a path may look like a field
     if fields.get("JobName") != name:
         return None
     return _account(fields.get("JobState", ""), fields.get("ExitCode", ""), fields, nodes=fields.get("NodeList", ""))

@@ -76,8 +76,8 @@ class Settings:
     hosts_redis_url: str | None = field(default=None, repr=False)
     #: The certificate of the store's authority, which hosts that join get. None: they trust one.
     hosts_redis_ca: Path | None = None
-    #: The devices that ``up`` serves: ``auto``, ``gpu``, ``cpu``, both (``gpu,cpu``), only some GPUs (``gpu:0,2``), or
-    #: simulated: ``sim:4x24G``.
+    #: The devices that ``up`` serves: ``auto``, ``gpu``, ``cpu``, both (``gpu,cpu``), only some GPUs (``gpu:0,2``), an
+    #: engine (``slurm``), or simulated: ``sim:4x24G``.
     devices: str = "auto"
     #: The pool of this machine's devices. Jobs with ``--pool`` run only in their pool. Empty: none.
     pool: str = ""

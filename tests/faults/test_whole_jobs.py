@@ -55,7 +55,7 @@ class Site:
 
     def submit(self, script: str, *options: str) -> str:
         """Submit a whole job of a shell script, and return its id."""
-        return self.home("submit", "--on", "slurm", *options, "--", "sh", "-c", script).split()[-1]
+        return self.home.output_of("submit", "--on", "slurm", *options, "--", "sh", "-c", script).strip()
 
     def record(self, job: str) -> dict[str, Any]:
         """Return what ``show`` says of a job."""
@@ -187,7 +187,7 @@ def test_code_travels(site: Site, tmp_path: Path) -> None:
         "python3",
         "train.py",
     )
-    job = site.home(*words).split()[-1]
+    job = site.home.output_of(*words).strip()
     (tmp_path / "train.py").write_text("raise SystemExit('changed after the submit')\n")
 
     assert "succeeded" == site.ended(job)["job"]["state"]
@@ -210,8 +210,8 @@ def test_a_cancelled_job_is_cancelled_at_slurm(site: Site) -> None:
 
 def test_a_job_that_waits_in_slurm_is_cancelled(site: Site) -> None:
     """It never ran, so its note names no node."""
-    job = site.submit("echo never", "--gpus", "64", "--nodes", "2")
-    site.until_in_log(job, "has it as job")
+    job = site.submit("echo never", "--gpus", "3", "--nodes", "3")
+    site.until_in_log(job, "pending (Partition")
     site.home("cancel", job)
 
     assert "cancelled" == site.ended(job)["job"]["state"]

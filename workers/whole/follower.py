@@ -31,8 +31,8 @@ PAUSES_S = ((0.0, 2.0), (30.0, 10.0), (600.0, 30.0))
 SUBMIT_PAUSES_S = (2.0, 5.0, 15.0, 60.0)
 #: How long the engine may not know the job, or may not answer, after the job's own file has its exit code, in seconds.
 TRUST_S = 60.0
-#: How often, and how many times, an end is looked up that the engine does not have yet, in seconds.
-LOOK_UP_S, LOOK_UPS = 2.0, 5
+#: How often, and how many times, an end is asked for that the engine does not have yet, in seconds.
+POLL_END_S, END_POLLS = 2.0, 5
 _BY_SIGNAL = 128
 
 
@@ -48,7 +48,7 @@ class Follower:
         self._work = work
         self._engine = engine
         self._pause = pause
-        self._said = ""
+        self._printed = ""
         self._files: Files | None = None
         self._phase: Phase | None = None
         #: Set by the signal of the shim.
@@ -60,12 +60,15 @@ class Follower:
             try:
                 ref = self._placed()
             except NotAccepted as refusal:
-                self._say(str(refusal))
+                self._print(str(refusal))
                 End(refused=str(refusal)).write(self._run_dir)
                 return 1
             return self._to_end(ref)
         except Ended:
             return self._cancel()
+        finally:
+            if self._files is not None:
+                self._files.close()
 
     # ---- hand over -----------------------------------------------------------------------------------------------
 
@@ -84,10 +87,10 @@ class Follower:
                 ref = self._living() or self._engine.submit(self._work.job, self._work.key)
             except (EngineUnreachable, Uncertain) as trouble:
                 self._check()
-                self._say(f"{trouble}; it is tried again")
+                self._print(f"{trouble}; it is tried again")
                 self._pause(next(pauses, SUBMIT_PAUSES_S[-1]))
             else:
-                self._say(f"{self._engine.name.capitalize()} has it as job {ref.id}")
+                self._print(f"{self._engine.name.capitalize()} has it as job {ref.id}")
                 return ref
 
     def _living(self) -> Ref | None:
@@ -134,18 +137,18 @@ class Follower:
         end = End(ref=ref.id, account=account, code=files.exit_code())
         end.write(self._run_dir)
         if files.is_missing and (account is None or account.nodes is not None):
-            self._say(
+            self._print(
                 f"its output is not here: {self._run_dir.parent.parent} (setting runs_dir) must be on a file system "
                 "that the nodes share"
             )
         return code_of(end)
 
     def _account(self, ref: Ref) -> Account | None:
-        for _ in range(LOOK_UPS):
+        for _ in range(END_POLLS):
             account = self._engine.account(ref)
             if account is not None:
                 return account
-            self._pause(LOOK_UP_S)
+            self._pause(POLL_END_S)
         return None
 
     # ---- end -----------------------------------------------------------------------------------------------------
@@ -153,7 +156,7 @@ class Follower:
     def _cancel(self) -> int:
         """End the job if the run was asked to end; leave it to the next attempt if this process merely ends."""
         if not was_asked(self._run_dir):
-            self._say("this process ends, and the job goes on: the next attempt finds it")
+            self._print("this process ends, and the job goes on: the next attempt finds it")
             return 1
         while True:  # until the shim kills this process; the sweep of the worker goes on after that
             with suppress(EngineUnreachable):
@@ -175,13 +178,13 @@ class Follower:
     def _report(self, status: Status) -> None:
         if status.phase is not self._phase or status.phase is not Phase.UNKNOWN:  # its words count seconds
             where = f" on {status.node}" if status.node else ""
-            self._say(f"{status.word}{where}")
+            self._print(f"{status.word}{where}")
         self._phase = status.phase
 
-    def _say(self, words: str) -> None:
+    def _print(self, words: str) -> None:
         """Print *words* into the log of the run, unless they were the last ones."""
-        if words != self._said:
-            self._said = words
+        if words != self._printed:
+            self._printed = words
             write(1, f"gpuqueue: {in_one_line(words)}\n".encode())
 
 
@@ -220,6 +223,11 @@ class Files:
             while self.copy():
                 pass
             time.sleep(OUTPUT_S / 4)
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._open.values():
+            file.close()
 
     def exit_code(self) -> int | None:
         """Return the exit code that the job's script has written, None if it has not."""

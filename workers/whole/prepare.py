@@ -42,7 +42,7 @@ def engine_of(settings: Settings) -> Slurm:
 
 
 def site_of(settings: Settings) -> str:
-    """Return what tells the jobs of this site at the engine from those of another site of the same account."""
+    """Return what distinguishes the jobs of this site at the engine from those of another site of the same account."""
     return WholeKey.of(str(settings.runs_dir), 0, 0).site
 
 

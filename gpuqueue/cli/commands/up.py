@@ -49,7 +49,7 @@ NO_DEVICES = "none"
 @click.option(
     "--devices",
     metavar="SPEC",
-    help="auto, gpu, cpu, gpu,cpu (both), gpu:0,2 (only these), or simulated: sim:4x24G, sim:1x8G+1x16G.",
+    help="auto, gpu, cpu, gpu,cpu (both), gpu:0,2 (only these), slurm, or simulated: sim:4x24G, sim:1x8G+1x16G.",
     shell_complete=listed(one_of(("auto", "gpu", "cpu"))),
 )
 @click.option("--foreground", is_flag=True, help="Run in the foreground until SIGTERM or Ctrl-C.")

@@ -22,7 +22,7 @@ from gpuqueue.text.units import GIB, MIB
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 
-GPU, CPU, SIMULATED = DeviceKind.GPU, DeviceKind.CPU, DeviceKind.SIMULATED
+GPU, CPU, SIMULATED, SLURM = DeviceKind.GPU, DeviceKind.CPU, DeviceKind.SIMULATED, DeviceKind.SLURM
 MIG = {"mig_parent": "GPU-9"}
 
 
@@ -62,6 +62,13 @@ def may_run(queue: JobQueue, uuid: str, **spec: Any) -> bool:
         (DeviceFilter.ANY, {CPU}, {CPU}),
         (DeviceFilter.ANY, {GPU, CPU}, {GPU, CPU}),
         (DeviceFilter.ANY, {SIMULATED, CPU}, {SIMULATED, CPU}),
+        (None, {CPU, SLURM}, {CPU}),
+        (None, {SLURM}, set()),
+        (DeviceFilter.GPU, {GPU, SLURM}, {GPU}),
+        (DeviceFilter.CPU, {CPU, SLURM}, {CPU}),
+        (DeviceFilter.ANY, {GPU, CPU, SLURM}, {GPU, CPU}),
+        (DeviceFilter.SLURM, {GPU, CPU, SLURM}, {SLURM}),
+        (DeviceFilter.SLURM, {GPU, CPU}, set()),
     ],
 )
 def test_which_device_takes_which_device_kind(
@@ -74,7 +81,7 @@ def test_which_device_takes_which_device_kind(
     serve(queue, *(offer_of(f"dev-{kind}", kind) for kind in known))
 
     assert takers == {kind for kind in known if may_run(queue, f"dev-{kind}", device=device_filter)}
-    assert takers == {kind for kind in known if suits(device_filter, kind, gpus_known=known != {CPU})}
+    assert takers == {kind for kind in known if suits(device_filter, kind, gpus_known=bool(known & {GPU, SIMULATED}))}
     waiting = queue.requests.submit(make_spec(device=device_filter))
     reason = WaitReason.MEMORY if takers else WaitReason.DEVICE
     assert (reason, reason) == (waiting.reason, queue.jobs.get(waiting.id).reason)

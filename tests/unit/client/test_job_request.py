@@ -33,6 +33,8 @@ SAMPLES: dict[str, Any] = {
     "args": ["--lr", "1"],
     "mem": "2G",
     "gpus": 2,
+    "on": "slurm",
+    "nodes": 2,
     "device": "cpu",
     "device_type": "A100",
     "exclusive": True,
@@ -86,6 +88,7 @@ SAMPLES: dict[str, Any] = {
 NEEDS: dict[str, dict[str, Any]] = {
     "args": {"command": "train.py"},
     "python": {"command": "train.py"},
+    "nodes": {"on": "slurm", "gpus": 2},
     "signal": {"time_limit": "2h"},
     "retry_on": {"retries": 3},
     "at_once": {"array": "0-3"},
@@ -132,7 +135,8 @@ def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
 
 def spec(site: Any, **asked: Any) -> JobSpec:
     """Return the spec of a request with these values."""
-    return spec_of(site, JobRequest(**{"command": ["true"], "mem": "1G", **asked}))
+    mem = {} if "on" in asked else {"mem": "1G"}  # an engine is not asked for memory
+    return spec_of(site, JobRequest(**{"command": ["true"], **mem, **asked}))
 
 
 def changed(site: Any, name: str) -> set[str]:

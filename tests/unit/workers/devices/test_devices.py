@@ -117,7 +117,7 @@ def test_choose_puts_the_cpu_beside_the_others_once() -> None:
 )
 def test_choose_refuses_what_it_does_not_know(spec: str) -> None:
     """An unknown name is refused with a list of the known names."""
-    with pytest.raises(BadRequest, match="auto, gpu, cpu, or simulated"):
+    with pytest.raises(BadRequest, match="auto, gpu, cpu, slurm, or simulated"):
         choose(spec, "box")
 
 
