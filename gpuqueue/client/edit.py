@@ -61,6 +61,10 @@ def extend(connection: Connection, job: int | str, time: str | float) -> Job:
             raise not_extended(known)
         if known.state in {JobState.QUEUED, JobState.HELD}:
             return edit(connection, known.id, JobEdit(time_limit=known.spec.time_limit_s + added_s))
+        if known.spec.is_whole:
+            raise BadRequest(
+                f"job {known.label} is at {known.spec.device}, which keeps its time limit: change it there"
+            )
         state = connection.queue.requests.extend(known.id, added_s, by=connection.user)
         if state is None or state.is_end or state is JobState.CANCELLING:
             raise not_extended(reads.show(connection, known.id).job)

@@ -81,7 +81,7 @@ class Why:
 
     def with_enough(self, devices: Iterable[Verdict]) -> list[Verdict]:
         """Return the devices that are in a group large enough for the job's number of devices."""
-        return [each for group in self.together(devices) if len(group) >= self.job.spec.gpus for each in group]
+        return [each for group in self.together(devices) if len(group) >= self.job.spec.device_count for each in group]
 
 
 def named_by(explanation: Explanation) -> set[int]:

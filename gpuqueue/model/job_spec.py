@@ -402,6 +402,11 @@ class JobSpec(JobTerms):
         return self.device is not None and self.device.is_engine
 
     @property
+    def device_count(self) -> int:
+        """Return on how many devices of this site the job runs. An engine counts as one, whatever it gives the job."""
+        return 1 if self.is_whole else self.gpus
+
+    @property
     def command(self) -> str:
         """Return the command line, quoted for a shell."""
         return shlex.join(self.argv)

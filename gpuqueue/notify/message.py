@@ -121,6 +121,7 @@ def _asked(record: Record) -> str:
     spec, run = record.job.spec, record.last_run
     times = f"{spec.gpus} x " if spec.gpus > 1 else ""
     asked = "all of a device" if spec.placement.whole else f"{times}{format_bytes(spec.mem_bytes)}"
+    asked = f"{spec.gpus} GPUs of an engine" if spec.is_whole else asked
     peak = format_bytes(run.peak_bytes) if run is not None and run.peak_bytes is not None else "unknown"
     return f"memory   peak {peak}, asked {asked}"
 

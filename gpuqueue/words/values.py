@@ -165,7 +165,9 @@ def missing_devices(job: Job, served: Container[str]) -> str | None:
 
 
 def asked_of(job: Job) -> str:
-    """Return the memory that a job requests: ``6G``, or ``2x6G`` on two devices."""
+    """Return the memory that a job requests: ``6G``, or ``2x6G`` on two devices, or ``8 GPUs`` of an engine."""
+    if job.spec.is_whole:
+        return f"{job.spec.gpus} GPU{'s' if job.spec.gpus > 1 else ''}"
     size = size_of(job.spec)
     return f"{job.spec.gpus}x{size}" if job.spec.gpus > 1 else size
 
@@ -180,6 +182,8 @@ def asked_in_words(spec: JobSpec, device_names: Mapping[str, str] = MappingProxy
 
     *device_names* are names of devices by their UUIDs.
     """
+    if spec.is_whole:
+        return f"{places_of(spec)}{f', in pool {plain(spec.pool)}' if spec.pool else ''}"
     where = f"{'each of ' if spec.gpus > 1 else ''}{places_of(spec)}{put_of(spec.placement, device_names)}"
     pool = f", in pool {plain(spec.pool)}" if spec.pool else ""
     cap = "" if spec.cap else ", and it may use more"

@@ -90,7 +90,9 @@ class Spawn:
 
     def limits(self, spec: JobSpec) -> dict[str, int]:
         """Return what a run of *spec* gets of this host, as far as it is known: see :attr:`Run.limits`."""
-        limits = {}
+        limits: dict[str, int] = {}
+        if spec.is_whole:
+            return limits
         if self._settings.limit_threads and self._host_devices and (threads := threads_of(spec, self._host_devices)):
             limits["threads"] = threads
         if self._settings.launcher_in_use is None:  # else it has the limits of the launcher, or of a session

@@ -53,7 +53,7 @@ def nearest(found: Why, explanation: Explanation) -> list[Verdict]:
     """
     ordered = sorted(explanation.devices, key=lambda each: _distance(found, explanation, each))
     possible = [each for each in ordered if each.obstacle not in NEVER_THERE]
-    return (possible or ordered)[: max(MOST, found.job.spec.gpus)]
+    return (possible or ordered)[: max(MOST, found.job.spec.device_count)]
 
 
 def rest_line(explanation: Explanation, shown: Sequence[Verdict]) -> list[str]:

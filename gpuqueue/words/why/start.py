@@ -211,7 +211,7 @@ def _not_in_time(found: Why, possible: Sequence[Verdict]) -> str:
 
 
 def _has_enough(found: Why, group: Sequence[Verdict]) -> bool:
-    return sum(each.obstacle not in _CLOSED for each in group) >= found.job.spec.gpus
+    return sum(each.obstacle not in _CLOSED for each in group) >= found.job.spec.device_count
 
 
 def _when_open(found: Why, possible: Sequence[Verdict]) -> str:
@@ -254,7 +254,7 @@ def _ways(found: Why, possible: Sequence[Verdict]) -> list[tuple[int, list[str]]
     ways = []
     for group in found.together(possible):
         drained = [label(found, each.device) for each in group if each.obstacle is Obstacle.DRAINED]
-        lacking = max(1, found.job.spec.gpus - sum(each.obstacle not in _CLOSED for each in group))
+        lacking = max(1, found.job.spec.device_count - sum(each.obstacle not in _CLOSED for each in group))
         if lacking <= len(drained):
             ways.append((lacking, drained))
     return ways
@@ -268,8 +268,8 @@ def when_freed_memory_counts(found: Why, possible: Sequence[Verdict]) -> str:
     starts: list[tuple[float, str]] = []
     for group in found.together(possible):
         known = sorted((wait_s, each.device) for each in group if (wait_s := waits[each.device]) is not None)
-        if len(known) >= found.job.spec.gpus:
-            starts.append(known[found.job.spec.gpus - 1])
+        if len(known) >= found.job.spec.device_count:
+            starts.append(known[found.job.spec.device_count - 1])
     if not starts:
         return ""
     wait_s, device = min(starts)
@@ -298,7 +298,7 @@ def when_external_ends(found: Why, possible: Sequence[Verdict]) -> str:
     places: list[str] = []
     for group in found.together(each for each in possible if each.device in held or _is_ready(found, each)):
         names = [label(found, each.device) for each in group if each.device in held]
-        lacking = found.job.spec.gpus - (len(group) - len(names))
+        lacking = found.job.spec.device_count - (len(group) - len(names))
         if 0 < lacking <= len(names):
             places.append(_some(names, lacking))
     return f"not before the external processes on {' or '.join(places)} have ended" if places else ""
