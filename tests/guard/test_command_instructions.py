@@ -36,7 +36,7 @@ pytestmark = [
 #: is a job that waits, ENDED one that only the history still has. SCRIPT has 100 earlier runs in the history, of which
 #: a submit reads 50, to say what the script needed.
 RATIOS = {
-    ("submit", "--mem", "1M", "--", "true"): (1.82, 1.86, 1.85, 1.84),
+    ("submit", "--mem", "1M", "--", "true"): (1.83, 1.87, 1.86, 1.85),
     ("submit", "--mem", "12G", "SCRIPT"): (2.06, 2.10, 2.09, 2.08),  # the text of the script is judged
     ("queue",): (1.85, 1.90, 1.87, 1.88),
     ("cancel", "LIVE"): (1.58, 1.63, 1.61, 1.61),  # why a store does not answer
