@@ -13,7 +13,7 @@ from gpuqueue.client.devices import check_limits, uuids_of
 from gpuqueue.client.memory import OpenMemory, with_memory
 from gpuqueue.client.placement import UuidsOf, replaced
 from gpuqueue.errors import BadRequest
-from gpuqueue.model import job_ref, times, validation
+from gpuqueue.model import job_ref, times, validation, whole_jobs
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_request import JobEdit, spec_fields
 from gpuqueue.model.job_spec import ASKED, AUTO, JobSpec
@@ -115,6 +115,8 @@ def change_of(wanted: JobEdit, uuids_of: UuidsOf) -> Callable[[JobSpec], JobSpec
     fields, waits, place = _fields(wanted), _waits(wanted), replaced(wanted, uuids_of)
 
     def changed(spec: JobSpec) -> JobSpec:
+        if spec.is_whole:
+            whole_jobs.check_edit(spec, wanted)
         return replace(
             spec,
             **fields,

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 def asked_and_used(record: Record) -> str | None:
     """Return a text on the memory that the last ended run requested and used on its fullest device.
 
-    Return None if no run has ended. The advice is that of ``--mem auto``; while the history does not answer, that of
-    :mod:`gpuqueue.learning.rule` after this run alone.
+    Return None if no run has ended, and for a whole job, which asks for no memory. The advice is that of ``--mem auto``;
+    while the history does not answer, that of :mod:`gpuqueue.learning.rule` after this run alone.
     """
     run = record.last_ended
-    if run is None or run.ending is None or not run.devices:
+    if run is None or run.ending is None or not run.devices or record.job.spec.is_whole:
         return None
     spec = record.job.spec
     each = " on each device" if len(run.devices) > 1 else ""

@@ -9,7 +9,7 @@ from gpuqueue.errors import BadRequest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuqueue.model.job_request import JobRequest
+    from gpuqueue.model.job_request import JobEdit, JobRequest
     from gpuqueue.model.job_spec import JobSpec
 
 #: Most nodes, and most GPUs, of one job.
@@ -39,6 +39,18 @@ def check_request(request: JobRequest) -> None:
     for name, option, why in _REFUSED:
         if getattr(request, name):
             raise BadRequest(f"{option} has no meaning with --on {request.on}, since {why}: leave it out")
+
+
+def check_edit(spec: JobSpec, wanted: JobEdit) -> None:
+    """Check that *wanted* changes nothing of *spec*, a job on an engine, that has no meaning there.
+
+    Raises:
+        BadRequest: it does.
+
+    """
+    for name, option, why in _REFUSED:
+        if getattr(wanted, name, None) is not None:
+            raise BadRequest(f"{option} has no meaning for a job on {spec.device}, since {why}: leave it out")
 
 
 def faults_of(spec: JobSpec) -> Iterator[tuple[str, str]]:

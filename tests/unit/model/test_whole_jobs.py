@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from factories import make_spec
 
+from gpuqueue.client.edit import change_of
 from gpuqueue.client.placement import placed
 from gpuqueue.codec import decode_spec, encode_spec
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.device import DeviceFilter, DeviceKind, names_gpus, suits, without_beside
-from gpuqueue.model.job_request import JobRequest
+from gpuqueue.model.job_request import JobEdit, JobRequest
 from gpuqueue.model.placement import Placement
 from gpuqueue.words.values import places_of
 
@@ -82,3 +83,16 @@ def test_an_engine_is_served_alone_or_beside_devices() -> None:
     ]
     assert names_gpus("auto,cpu,slurm")
     assert not names_gpus("slurm")
+
+
+def test_an_edit_that_has_no_meaning_is_refused() -> None:
+    """The number of GPUs and the time limit of a job that waits can change."""
+    spec = make_spec(device=SLURM, gpus=4, nodes=2)
+    edit = change_of(JobEdit(gpus=8, time_limit="2h"), lambda _: ())
+
+    assert (8, 7200.0) == (edit(spec).gpus, edit(spec).time_limit_s)
+    for wrong, option in ((JobEdit(mem="4G"), "--mem"), (JobEdit(device="gpu"), "--device")):
+        with pytest.raises(BadRequest, match=f"{option} has no meaning for a job on slurm"):
+            change_of(wrong, lambda _: ())(spec)
+    with pytest.raises(BadRequest, match="cannot be shared evenly"):
+        change_of(JobEdit(gpus=3), lambda _: ())(spec)
