@@ -21,6 +21,7 @@ from gpuqueue.text.units import GIB
 from workers.devices.engine import EngineBackend
 from workers.devices.select import choose
 from workers.run.directory import Exit
+from workers.services.mark_watch import stalled_s
 from workers.whole import outcome
 from workers.whole.prepare import check_host
 from workers.whole.sweep import Sweep
@@ -131,3 +132,19 @@ def test_the_sweep_ends_what_nobody_waits_for() -> None:
     queue: Any = SimpleNamespace(jobs=jobs)
 
     assert (2, ["3", "4"]) == (Sweep(engine, queue, site).sweep(), cancelled)
+
+
+def test_a_job_that_waits_at_slurm_has_not_stalled(tmp_path: Path) -> None:
+    """Its output begins with it."""
+    run: Any = SimpleNamespace(
+        is_whole=True,
+        since_s=0.0,
+        directory=SimpleNamespace(path=tmp_path / "17" / "1.a"),
+        held=SimpleNamespace(devices=[RunDevice(uuid="slurm-login", lease_bytes=1, kind=DeviceKind.SLURM)]),
+        silent_s=lambda now_s: now_s - 10.0,
+    )
+    run.directory.path.mkdir(parents=True)
+    assert stalled_s(run, 3600.0) is None
+    (run.directory.path / "w663c26a7j17n1.out").touch()
+
+    assert 3590.0 == stalled_s(run, 3600.0)
