@@ -54,6 +54,7 @@ def test_a_peak_comes_from_the_runs_own_kind_of_device(tmp_path: Path, spec: str
         DeviceKind.GPU: (7, PeakSource.NVML_SAMPLED),
         DeviceKind.CPU: (9, PeakSource.HOST_RSS),
         DeviceKind.SIMULATED: (9, PeakSource.SIMULATED),
+        DeviceKind.SLURM: (None, PeakSource.NONE),  # the process here only follows its job
     } == {kind: (peak.bytes, peak.source) for kind, peak in peaks.items()}
 
 
