@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def asked_and_used(record: Record) -> str | None:
     """Return a text on the memory that the last ended run requested and used on its fullest device.
 
-    Return None if no run has ended, and for a whole job, which asks for none. The advice is that of ``--mem auto``;
+    Return None if no run has ended, and for a whole job. The advice is that of ``--mem auto``;
     while the history does not answer, that of :mod:`gpuqueue.learning.rule` after this run alone.
     """
     run = record.last_ended
