@@ -82,7 +82,8 @@ const afterWords = (jobs) => `after ${jobs.length > 1 ? "jobs" : "job"} ${jobs.j
  * @param {number} waiting the number of jobs that wait already
  */
 export function answer(devices, bytes, count, waiting) {
-  const gpus = devices.some((each) => each.kind !== "cpu") ? devices.filter((each) => each.kind !== "cpu") : devices;
+  const ours = devices.filter((each) => each.kind !== "slurm"); // an engine has no memory of this site
+  const gpus = ours.some((each) => each.kind !== "cpu") ? ours.filter((each) => each.kind !== "cpu") : ours;
   const hosts = [...new Set(gpus.map((each) => each.host))];
   /** @param {(device: Device) => boolean} fits */
   const hostsWith = (fits) =>

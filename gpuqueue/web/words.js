@@ -79,7 +79,7 @@ export const idleWords = (since, now) => `idle for ${duration(between(since, now
 export const plural = (count, one, many = `${one}s`) => `${count.toLocaleString()} ${count === 1 ? one : many}`;
 
 /** A device's short name: its UUID if its place on the host is not known. @param {{kind: string | null, index: number | null, uuid: string}} device */
-export const deviceLabel = ({ kind, index, uuid }) => (kind === "cpu" ? "CPU" : index === null ? uuid : `${kind === "simulated" ? "sim" : "GPU"} ${index}`);
+export const deviceLabel = ({ kind, index, uuid }) => (kind === "cpu" ? "CPU" : kind === "slurm" ? "Slurm" : index === null ? uuid : `${kind === "simulated" ? "sim" : "GPU"} ${index}`);
 
 /** @param {number | null} share @param {any} [unknown] what is shown if it is not known */
 export const percent = (share, unknown = "unknown") => (share === null ? unknown : `${Math.round(share * 100)} %`);

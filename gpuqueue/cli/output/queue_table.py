@@ -100,6 +100,8 @@ def _id(line: Line, width: int) -> str:
 def _memory(line: Line, _width: int) -> str:
     """Return the last sample of the job's memory and the requested memory: ``3.1G/6G``."""
     asked = values.asked_of(line.job)
+    if line.job.spec.is_whole:  # nothing here measures what it uses
+        return asked
     held = line.listing.held_bytes.get(line.job.id) if line.job.state.is_active else None
     return asked if held is None else f"{format_bytes(held)}/{asked}"
 
