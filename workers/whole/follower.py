@@ -94,11 +94,22 @@ class Follower:
                 return ref
 
     def _living(self) -> Ref | None:
-        """Return the job of an earlier attempt that has not ended. Two of one job must never live."""
+        """Return the job of an earlier attempt that has not ended. Two of one job must never live.
+
+        Raises:
+            EngineUnreachable: the engine does not answer.
+            Uncertain: it does not say whether such a job has ended.
+
+        """
         for key in self._work.others:
             found = self._engine.find(key)
-            if found is not None and self._engine.states([found])[found].phase is not Phase.ENDED:
+            status = None if found is None else self._engine.states([found])[found]
+            if found is None or status is None or status.phase is Phase.ENDED:
+                continue
+            if status.phase is not Phase.UNKNOWN:
                 return found
+            if self._engine.account(found) is None:
+                raise Uncertain(f"an earlier job, {found.id}, may live: {status.word}")
         return None
 
     # ---- follow --------------------------------------------------------------------------------------------------

@@ -288,9 +288,8 @@ def _outcome(reported: Delivery | None) -> str:
 def _live_lines(job: Job, live: Live | None) -> list[str]:
     """Return the current memory and progress of a running job, and what looks wrong about it."""
     lines = [f"  {each.kind:10} since {when(each.since)}: {plain(each.words)}" for each in job.marks]
-    if live is not None and live.held_bytes is not None:
-        if not job.spec.is_whole:
-            lines.append(f"  memory     {format_bytes(live.held_bytes)}/{asked_of(job)} now")
+    if live is not None and live.held_bytes is not None and not job.spec.is_whole:
+        lines.append(f"  memory     {format_bytes(live.held_bytes)}/{asked_of(job)} now")
     if live is not None and live.progress is not None:
         from gpuqueue.cli.output.render import share_bar  # noqa: PLC0415 - only for a job with progress
 

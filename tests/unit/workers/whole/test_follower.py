@@ -160,6 +160,17 @@ def test_an_ended_job_of_an_earlier_attempt_is_left(run_dir: Path) -> None:
     assert [KEY] == engine.submitted
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_an_earlier_job_that_is_not_listed_is_no_living_one(run_dir: Path, *, is_known: bool) -> None:
+    """If the accounting says how it ended, this attempt has a job of its own; else it waits until somebody knows."""
+    engine = Answers(known={EARLIER: Ref(EARLIER, "5")}, course=[UNKNOWN])
+    if not is_known:
+        engine.account_of = None
+    following(run_dir, engine, pauses=10).follow()
+
+    assert ([KEY] if is_known else []) == engine.submitted
+
+
 def test_what_is_unknown_is_followed_on(run_dir: Path) -> None:
     """Until the shim ends this process, without a word about the end."""
     engine = Answers(course=[RUNNING, UNKNOWN])
