@@ -95,8 +95,8 @@ class Burster:
             log.warning("job %s was on a pilot of %s that has ended: it is %s", job_id, name, state)
         if self._figures is not None:
             self._figures.note(name, [pilot.status.phase for pilot in pilots])
-        standing = self._give_up_unknown([pilot for pilot in pilots if pilot.status.phase is not Phase.ENDED])
-        decision = decision_of(self._client, settings, standing, self._access.tokens(everybody=True), self._clock)
+        remaining = self._give_up_unknown([pilot for pilot in pilots if pilot.status.phase is not Phase.ENDED])
+        decision = decision_of(self._client, settings, remaining, self._access.tokens(everybody=True), self._clock)
         if decision.request is None:
             self._report(name, decision.why, logging.INFO)
             return

@@ -163,7 +163,7 @@ def test_the_token_is_there_before_the_engine_is_asked_and_fits_the_time(site: S
     made = site.pilots.start("slurm", REQUEST)
     request = site.engine.submitted[made.key]
 
-    assert (f"slurm-{made.key}", "pilot: 2 GPUs, 8:00:00") == (made.host, made.token.name)
+    assert (f"slurm-{made.key}", "pilot: 2 GPUs, 8h") == (made.host, made.token.name)
     assert made.token.expires_at is not None
     assert timedelta(hours=2 + 8 + 1) == made.token.expires_at - made.token.made_at
     assert (2, 8 * 3600.0, 7200.0) == (request.gpus, request.duration_s, request.wait_s)
