@@ -134,7 +134,8 @@ class Engine(Protocol):
         """Return how each of *refs* stands, with few questions to the engine. Raises nothing: see ``UNKNOWN``.
 
         An allocation that the engine does not list is ``UNKNOWN`` until it was missing for ``ABSENT_S`` without a break
-        and the engine's accounting says how it ended.
+        and the engine's accounting says how it ended. An engine without accounting must list no part of it either. A
+        removal by this object that the engine has confirmed needs no such time.
         """
 
     def cancel(self, ref: Ref, *, now: bool = False) -> None:

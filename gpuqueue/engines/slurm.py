@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
+from typing import TYPE_CHECKING
 
 from gpuqueue.engines import slurm_whole as whole
 from gpuqueue.engines.absence import Absences
@@ -37,6 +38,11 @@ from gpuqueue.engines.whole_job import Account, WholeJob
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.text.sanitize import in_one_line, short
 
+if TYPE_CHECKING:
+    from gpuqueue.model.burst import PilotSettings
+
+#: The program of a pilot, if the settings name none: the same path as here.
+PROGRAM = ""
 #: Time limits of a question and of a submit, in seconds. A busy slurmctld lets sbatch wait for a minute.
 ASK_S, SUBMIT_S = 30.0, 120.0
 #: How often, and for how long, an allocation is searched for after a submit that has failed, in seconds.
@@ -389,3 +395,24 @@ def _last(text: str) -> str:
     """Return the last line of what a command wrote to its standard error, in a form for messages."""
     lines = [line for line in text.splitlines() if line.strip()]
     return short(_PREFIX.sub("", in_one_line(lines[-1]).strip()), 200) if lines else ""
+
+
+# ---- for pilots ------------------------------------------------------------------------------------------------------
+
+
+def engine_of(settings: PilotSettings) -> Slurm:
+    """Return the engine of the table ``[burst.slurm]``."""
+    return Slurm(SlurmAccess(wrapper=settings.wrapper, options=settings.options))
+
+
+def left_here_s(environ: Mapping[str, str]) -> float | None:
+    """Return the seconds until Slurm ends the job in which this process runs, None if it does not say."""
+    job = environ.get("SLURM_JOB_ID", "")
+    if not job.isdecimal():
+        return None
+    try:
+        words = ["squeue", "--noheader", f"--jobs={job}", "--format=%L"]
+        text = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return duration_of(text)

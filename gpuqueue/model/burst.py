@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 from collections.abc import Callable, Mapping
+from dataclasses import field
 from typing import Any
 
 from gpuqueue.errors import BadRequest
@@ -18,8 +20,24 @@ from gpuqueue.text.units import parse_bytes, parse_duration
 class PilotSettings:
     """How pilots of one engine are made: the table ``[burst.ENGINE]``.
 
+    Of Slurm alone:
+
     - ``wrapper``: words before each command of the engine, such as ``ssh login``.
     - ``options``: more words for its submit command, such as ``--partition=gpu --account=lab``.
+
+    Of Kubernetes alone:
+
+    - ``image``: the container image of a pilot, with gpuqueue and what its jobs import.
+    - ``namespace``: where its Jobs are.
+    - ``kubeconfig`` and ``context``: the file that says how the cluster is reached, and one of its contexts. Empty: as
+      kubectl does it; in a pod, the account of the pod.
+    - ``queue``: the name of Kueue's local queue. Empty: no Kueue.
+    - ``gpu_resource``: the name of the devices in the cluster.
+    - ``pod`` and ``container``: more fields of the pod and of its container, as Kubernetes writes them. Tables are
+      merged with ours, and lists are added to ours.
+
+    Of all engines:
+
     - ``service_url``: the service as the engine's machines reach it, ``https://HOST:PORT``. Empty: not set.
     - ``service_ca``: a file here with the certificate of the service's authority, which travels with a pilot.
     - ``program``: the path of ``gpuqueue`` on the engine's machines. Empty: the same as here.
@@ -44,6 +62,14 @@ class PilotSettings:
 
     wrapper: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
+    image: str = ""
+    namespace: str = "default"
+    kubeconfig: str = ""
+    context: str = ""
+    queue: str = ""
+    gpu_resource: str = "nvidia.com/gpu"
+    pod: Mapping[str, Any] = field(default_factory=dict)
+    container: Mapping[str, Any] = field(default_factory=dict)
     service_url: str = ""
     service_ca: str = ""
     program: str = ""
@@ -67,8 +93,14 @@ class PilotSettings:
 
 #: Largest number of pilots or GPUs, and of hours, in a setting.
 MAX_COUNT, MIN_HOURS, MAX_HOURS = 1000, 0.1, 100_000.0
-#: The engines that there are.
-ENGINES = ("slurm",)
+#: The engines that there are, and what people call them. ``gpuqueue/engines/NAME.py`` has the rest.
+ENGINES: Mapping[str, str] = {"slurm": "Slurm", "kubernetes": "Kubernetes"}
+#: The fields of a pod and of its container that make it a pilot, and the names that Kubernetes allows.
+_OUR_OF_POD = frozenset({"activeDeadlineSeconds", "containers", "restartPolicy", "terminationGracePeriodSeconds"})
+_OUR_OF_CONTAINER = frozenset({"args", "command", "image", "name"})
+_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_RESOURCE = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 def _words(raw: str) -> tuple[str, ...]:
@@ -112,6 +144,30 @@ def _hours(raw: str) -> float:
     return hours
 
 
+def _matching(pattern: re.Pattern[str], what: str) -> Callable[[str], str]:
+    def read(raw: str) -> str:
+        if not pattern.fullmatch(raw):
+            raise BadRequest(f"{brief(raw)} is no {what}")
+        return raw
+
+    return read
+
+
+def _fields(ours: frozenset[str]) -> Callable[[str], Mapping[str, Any]]:
+    def read(raw: str) -> Mapping[str, Any]:
+        try:
+            found = json.loads(raw)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise BadRequest(f"{brief(raw)} is no table: write one in the settings file, or a JSON object")
+        for name in sorted(ours & {*found}):
+            raise BadRequest(f"gpuqueue sets {name} itself")
+        return found
+
+    return read
+
+
 def _names(raw: str) -> tuple[str, ...]:
     return tuple(raw.replace(",", " ").split())
 
@@ -120,10 +176,22 @@ def _pool(raw: str) -> str:
     return name_of("pool name", raw) if raw else raw
 
 
-#: Key in the table -> the field, and what reads its text.
+#: Key in the table of one engine -> the field, and what reads its text.
+_OWN_KEYS: Mapping[str, Mapping[str, tuple[str, Callable[[str], Any]]]] = {
+    "slurm": {"wrapper": ("wrapper", _words), "options": ("options", _words)},
+    "kubernetes": {
+        "image": ("image", _line),
+        "namespace": ("namespace", _matching(_NAMESPACE, "namespace")),
+        "kubeconfig": ("kubeconfig", _absolute),
+        "context": ("context", _line),
+        "queue": ("queue", _matching(_LABEL, "queue of Kueue")),
+        "gpu_resource": ("gpu_resource", _matching(_RESOURCE, "resource")),
+        "pod": ("pod", _fields(_OUR_OF_POD)),
+        "container": ("container", _fields(_OUR_OF_CONTAINER)),
+    },
+}
+#: The same, of the keys that all tables may have.
 _KEYS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
-    "wrapper": ("wrapper", _words),
-    "options": ("options", _words),
     "service_url": ("service_url", _line),
     "service_ca": ("service_ca", _absolute),
     "program": ("program", _absolute),
@@ -168,12 +236,13 @@ def _pilot_settings(engine: str, table: Mapping[str, object]) -> PilotSettings:
     if engine not in ENGINES:
         raise BadRequest(f"{brief(engine)} is no engine: there is {', '.join(ENGINES)}")
     values: dict[str, Any] = {}
+    keys = {**_OWN_KEYS[engine], **_KEYS}
     for key, value in table.items():
-        if key not in _KEYS:
-            raise BadRequest(f"{brief(key)} is no setting of {engine}: there are {', '.join(_KEYS)}")
-        name, read = _KEYS[key]
+        if key not in keys:
+            raise BadRequest(f"{brief(key)} is no setting of {engine}: there are {', '.join(keys)}")
+        name, read = keys[key]
         try:
-            values[name] = read(str(value))
+            values[name] = read(json.dumps(value) if isinstance(value, dict | list) else str(value))
         except BadRequest as error:
             raise BadRequest(f"{engine}.{key}: {error}") from None
     return PilotSettings(**values)

@@ -27,9 +27,11 @@ from gpuqueue.engines.engine import (
     Status,
     new_key,
 )
+from gpuqueue.engines.named import ENGINE_FILES
 from gpuqueue.errors import BadRequest, GpuQueueError, Refused, Unreachable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.access_token import MAX_TOKEN_NAME, AccessToken, TokenRequest
+from gpuqueue.model.burst import ENGINES
 from gpuqueue.model.caller import CallerKind
 from gpuqueue.pilots.script import PilotScript
 from gpuqueue.settings.credentials import origin_of
@@ -118,7 +120,7 @@ class Pilots:
     def start(self, engine: str, request: PilotRequest, *, because: str = "") -> Pilot:
         """Ask *engine* for one pilot. It serves jobs as soon as its allocation begins.
 
-        The record says *because*, if there is a reason besides a person's wish.
+        The record says *because*, if there is a reason besides the request of a person.
 
         Raises:
             BadRequest: a setting is missing or cannot be used.
@@ -140,7 +142,7 @@ class Pilots:
                 key=key,
                 token=made.text,
                 ca=ca_text,
-                program=settings.program or installed("gpuqueue"),
+                program=settings.program or ENGINE_FILES[engine].PROGRAM or installed("gpuqueue"),
                 prepare=settings.prepare,
                 directory=settings.directory,
                 words=_words_of(request, settings, url, has_ca=ca_text is not None),
@@ -168,7 +170,7 @@ class Pilots:
         """
         if not settings.service_url:
             raise BadRequest(
-                f"the nodes must know the service: set service_url in [burst.{engine}], such as "
+                f"pilots in {ENGINES[engine]} must know the service: set service_url in [burst.{engine}], such as "
                 "https://gpu.example.org:8443"
             )
         origin_of(settings.service_url)
@@ -274,12 +276,7 @@ class Pilots:
 
 def engines_of(settings: Mapping[str, PilotSettings]) -> dict[str, Engine]:
     """Return the engines that the settings name."""
-    from gpuqueue.engines.slurm import Slurm, SlurmAccess  # noqa: PLC0415 - with the next engine, only the one needed
-
-    makers: dict[str, Callable[[PilotSettings], Engine]] = {
-        "slurm": lambda found: Slurm(SlurmAccess(wrapper=found.wrapper, options=found.options))
-    }
-    return {name: makers[name](found) for name, found in settings.items() if name in makers}
+    return {name: ENGINE_FILES[name].engine_of(found) for name, found in settings.items() if name in ENGINE_FILES}
 
 
 def _words_of(request: PilotRequest, settings: PilotSettings, url: str, *, has_ca: bool) -> tuple[str, ...]:

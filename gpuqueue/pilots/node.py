@@ -24,6 +24,7 @@ from gpuqueue.client.remote.credentials import token_in
 from gpuqueue.clock import SystemClock
 from gpuqueue.console import print_message
 from gpuqueue.embedded.machine import any_unsettled
+from gpuqueue.engines.named import ENGINE_FILES
 from gpuqueue.errors import GpuQueueError, NotAuthenticated, Refused, Unreachable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.joining import HostSettings, common_of, lines_of
@@ -141,12 +142,14 @@ class NodePilot:
             raise Refused(
                 "nothing was started: the token of this pilot was revoked or has expired, so nobody needs it any more"
             ) from None
-        left_s = self._left_s() - ahead_s(site.now)
+        left_s = self._left_s(site.host) - ahead_s(site.now)
         if self._ending or left_s <= LAST_S:
             self._leave()
             return 0
         config = self._write_config(site)
-        environ = {**self._environ, "GPUQUEUE_CONFIG": str(config), SHIELDED: "1"}
+        # The settings of a pilot are those of its site: an image may have its own in the environment.
+        environ = {name: value for name, value in self._environ.items() if not name.startswith("GPUQUEUE_")}
+        environ |= {"GPUQUEUE_CONFIG": str(config), SHIELDED: "1"}
         words = [installed("gpuqueue"), "up", "--foreground", "--devices", self._work.devices]
         words += ["--until", f"{left_s - LAST_S:.0f}s"]
         # A session of its own: a signal to the group of the batch script is not for the workers.
@@ -182,21 +185,11 @@ class NodePilot:
                 raise Refused("jobs run as their submitters at this site, and a pilot cannot: set jobs_of_all")
             return site
 
-    def _left_s(self) -> float:
-        """Return the seconds that are left: by the time that was asked for, and by Slurm if it says less."""
+    def _left_s(self, host: str) -> float:
+        """Return the seconds that are left: by the time that was asked for, and by the engine if it says less."""
         left_s = self._work.duration_s - (time.monotonic() - self._began_s)
-        job = self._environ.get("SLURM_JOB_ID", "")
-        if not job.isdecimal():
-            return left_s
-        try:
-            words = ["squeue", "--noheader", f"--jobs={job}", "--format=%L"]
-            text = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False).stdout
-        except (OSError, subprocess.TimeoutExpired):
-            return left_s
-        from gpuqueue.engines.slurm import duration_of  # noqa: PLC0415 - only in an allocation of Slurm
-
-        by_slurm_s = duration_of(text)
-        return left_s if by_slurm_s is None else min(left_s, by_slurm_s)
+        by_engine_s = ENGINE_FILES[host.partition("-")[0]].left_here_s(self._environ)  # its name is ENGINE-KEY
+        return left_s if by_engine_s is None else min(left_s, by_engine_s)
 
     def _write_config(self, site: HostSettings) -> Path:
         work, state = self._work, self._work.place / "state"

@@ -15,7 +15,7 @@ from gpuqueue.lazy.frozen import dataclass
 
 _SCRIPT = """\
 #!/bin/bash
-# A pilot of gpuqueue: docs/howto/slurm-pilots.md
+# A pilot of gpuqueue: see gpuqueue burst --help
 umask 077
 signalled=
 trap signalled=1 TERM

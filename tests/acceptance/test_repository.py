@@ -76,7 +76,7 @@ def test_extras_are_named_in_one_form() -> None:
     extras = {extra for text in texts.values() for extra in form.findall(text)}
 
     assert [] == [path for path, text in texts.items() if re.search(r"in a clone|pip install[^\n]*\.\[", text)]
-    assert {"all", "examples", "mcp", "notify", "plot", "postgres", "python", "service"} == extras
+    assert {"all", "examples", "kubernetes", "mcp", "notify", "plot", "postgres", "python", "service"} == extras
     assert extras <= set(metadata("gpuqueue-server").get_all("Provides-Extra", []))
     made = [path for path, text in texts.items() if "'gpuqueue-server[" in text and path in python]
     assert [ROOT / "gpuqueue" / "errors.py"] == made

@@ -40,16 +40,41 @@ def test_a_table_of_the_file_is_the_json_of_the_environment(tmp_path: Path) -> N
     assert {} == Settings.load({"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": "/s"}).burst
 
 
+def test_fields_of_a_pod_are_written_as_kubernetes_has_them(tmp_path: Path) -> None:
+    """Tables, lists and numbers of the file keep their form."""
+    path = tmp_path / "config.toml"
+    path.write_text(
+        "[burst.kubernetes]\nimage = 'gpuqueue:1'\nqueue = 'team-a'\nidle = '5m'\n"
+        "[burst.kubernetes.pod]\nhostPID = true\ntolerations = [{key = 'nvidia.com/gpu', operator = 'Exists'}]\n"
+        "[burst.kubernetes.container.resources.limits]\ncpu = 8\n"
+    )
+    found = Settings.load({"GPUQUEUE_CONFIG": str(path), "GPUQUEUE_STATE_DIR": "/s"}).burst["kubernetes"]
+    assert found == PilotSettings(
+        image="gpuqueue:1",
+        queue="team-a",
+        idle_s=300.0,
+        pod={"hostPID": True, "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}]},
+        container={"resources": {"limits": {"cpu": 8}}},
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[burst.pbs]\n", "'pbs' is no engine: there is slurm"),
+        ("[burst.pbs]\n", "'pbs' is no engine: there is slurm, kubernetes"),
         ("[burst.slurm]\npartition = 'gpu'\n", "'partition' is no setting of slurm: there are wrapper, options"),
         ("[burst.slurm]\nidle = 'soon'\n", "slurm.idle: "),
         ('[burst.slurm]\noptions = "--x=\'"\n', "slurm.options: .*No closing quotation"),
         ("[burst.slurm]\nprogram = 'gpuqueue'\n", "slurm.program: 'gpuqueue' is no absolute path"),
         ('[burst.slurm]\nprepare = "a\\nb"\n', "slurm.prepare: .* is no single line"),
         ("[burst.slurm]\njobs_of_all = 'yes'\n", "slurm.jobs_of_all: 'yes' is neither true nor false"),
+        ("[burst.slurm]\nimage = 'a'\n", "'image' is no setting of slurm"),
+        ("[burst.kubernetes]\noptions = 'a'\n", "'options' is no setting of kubernetes: there are image, "),
+        ("[burst.kubernetes]\nnamespace = 'A'\n", "kubernetes.namespace: 'A' is no namespace"),
+        ("[burst.kubernetes]\nqueue = 'a b'\n", "kubernetes.queue: 'a b' is no queue of Kueue"),
+        ("[burst.kubernetes]\npod = 'x'\n", "kubernetes.pod: 'x' is no table"),
+        ("[burst.kubernetes.pod]\nrestartPolicy = 'Always'\n", "kubernetes.pod: gpuqueue sets restartPolicy itself"),
+        ("[burst.kubernetes.container]\nargs = []\n", "kubernetes.container: gpuqueue sets args itself"),
         ("burst = 'slurm'\n", r"has no table of an engine: write \[burst.slurm\]"),
         ("burst = '[1'\n", "has no table of an engine"),
     ],

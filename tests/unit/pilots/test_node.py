@@ -42,7 +42,8 @@ def test_the_shorter_time_counts(
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
 
-    assert least_s <= pilot(tmp_path, {"SLURM_JOB_ID": "7"})._left_s() <= most_s
+    assert least_s <= pilot(tmp_path, {"SLURM_JOB_ID": "7"})._left_s("slurm-k3v9m2xqab") <= most_s
+    assert 3590 <= pilot(tmp_path, {"SLURM_JOB_ID": "7"})._left_s("kubernetes-k3v9m2xqab") <= 3600
 
 
 @pytest.mark.parametrize(("off_s", "ahead_s"), [(-180.0, 180.0), (0.0, 0.0), (180.0, 0.0)])
