@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,14 +16,14 @@ from gpuqueue.client import Client
 from gpuqueue.console import print_message
 from gpuqueue.errors import BadRequest, GpuQueueError
 from gpuqueue.lazy.imports import later
-from gpuqueue.model.burst import PilotSettings
+from gpuqueue.model.burst import ENGINES, PilotSettings
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_duration, parse_duration
 from gpuqueue.words import values
 
 if TYPE_CHECKING:
     from gpuqueue.pilots import fleet
-    from gpuqueue.pilots.fleet import Pilot, Pilots
+    from gpuqueue.pilots.fleet import Pilot, PilotRequest, Pilots
 else:
     fleet = later("gpuqueue.pilots.fleet")
 
@@ -33,10 +33,10 @@ MAX_SHOWN = 20
 
 @click.group()
 def burst() -> None:
-    """Borrow GPUs from a cluster for some hours: workers of this site in allocations of Slurm.
+    """Borrow GPUs from a cluster for some hours: workers of this site in allocations of Slurm or Kubernetes.
 
-    Run it on the machine of the service, as an admin. The table [burst.slurm] of the settings file says how to reach
-    Slurm, and where its nodes find the service.
+    Run it on the machine of the service, as an admin. The table [burst.slurm] or [burst.kubernetes] of the settings
+    file says how to reach the cluster, and where its machines find the service.
 
     \b
     Examples:
@@ -44,11 +44,22 @@ def burst() -> None:
     """  # noqa: D301 - \b is click's mark for lines to keep
 
 
+def _request_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of a pilot to a command, which are the same for all engines."""
+    gpus, hours, count = click.IntRange(1, 64), click.FloatRange(0.1, 720), click.IntRange(1, 100)
+    options = (
+        click.option("--gpus", type=gpus, metavar="N", required=True, help="GPUs of each pilot, on one machine."),
+        click.option("--hours", type=hours, metavar="H", required=True, help="How long each pilot lasts."),
+        click.option("--pool", metavar="NAME", default="", help="Pool of its devices. Default: that of the settings."),
+        click.option("--count", type=count, metavar="N", default=1, show_default=True, help="How many pilots."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
 @burst.command()
-@click.option("--gpus", type=click.IntRange(1, 64), metavar="N", required=True, help="GPUs of each pilot, on one node.")
-@click.option("--hours", type=click.FloatRange(0.1, 720), metavar="H", required=True, help="How long each lasts.")
-@click.option("--pool", metavar="NAME", default="", help="Pool of its devices. Default: that of the settings.")
-@click.option("--count", type=click.IntRange(1, 100), metavar="N", default=1, show_default=True, help="How many.")
+@_request_options
 def slurm(gpus: int, hours: float, pool: str, count: int) -> None:
     """Ask Slurm for allocations in which workers of this site serve the GPUs.
 
@@ -59,12 +70,33 @@ def slurm(gpus: int, hours: float, pool: str, count: int) -> None:
       gpuqueue burst slurm --gpus 2 --hours 8
       gpuqueue burst slurm --gpus 1 --hours 4 --count 3 --pool cluster
     """  # noqa: D301 - \b is click's mark for lines to keep
-    request = fleet.PilotRequest(gpus=gpus, hours=hours, pool=pool)
+    _start("slurm", fleet.PilotRequest(gpus=gpus, hours=hours, pool=pool), count)
+
+
+@burst.command()
+@_request_options
+def kubernetes(gpus: int, hours: float, pool: str, count: int) -> None:
+    """Ask Kubernetes for Jobs in which workers of this site serve the GPUs.
+
+    The image of the settings must have gpuqueue, and all that jobs import. A pilot takes jobs that end before it does.
+    It gives its GPUs back at its end, or when it was idle for long.
+
+    \b
+    Examples:
+      gpuqueue burst kubernetes --gpus 2 --hours 8
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    _start("kubernetes", fleet.PilotRequest(gpus=gpus, hours=hours, pool=pool), count)
+
+
+def _start(engine: str, request: PilotRequest, count: int) -> None:
+    """Ask *engine* for *count* pilots, and print their hosts."""
     with Client() as client:
-        pilots = _pilots(client, "slurm")
+        pilots = _pilots(client, engine)
         for _ in range(count):
-            made = pilots.start("slurm", request)
-            print_message("gpuqueue", f"pilot {made.host} waits in Slurm as job {made.ref}: see gpuqueue burst list")
+            made = pilots.start(engine, request)
+            print_message(
+                "gpuqueue", f"pilot {made.host} waits in {ENGINES[engine]} as job {made.ref}: see gpuqueue burst list"
+            )
             click.echo(made.host)
 
 
@@ -93,13 +125,16 @@ def list_pilots(*, as_json: bool) -> None:
 
 
 @burst.command("why")
-@click.argument("engine", metavar="ENGINE", default="slurm")
+@click.argument("engine", metavar="ENGINE", type=click.Choice([*ENGINES]), default="slurm")
 def why_command(engine: str) -> None:
-    """Explain whether a pilot of ENGINE (slurm) is asked for by the rule of the settings, and which jobs count.
+    """Explain whether a pilot of ENGINE is asked for by the rule of the settings, and which jobs count.
+
+    ENGINE is slurm, if it is not given, or kubernetes.
 
     \b
     Examples:
       gpuqueue burst why
+      gpuqueue burst why kubernetes
     """  # noqa: D301 - \b is click's mark for lines to keep
     from gpuqueue.clock import SystemClock  # noqa: PLC0415 - only here
     from gpuqueue.pilots.rule import decision_of  # noqa: PLC0415 - only here
@@ -120,11 +155,11 @@ def why_command(engine: str) -> None:
 @burst.command()
 @click.argument("names", metavar="PILOT…", nargs=-1)
 @click.option("--all", "everyone", is_flag=True, help="All pilots.")
-@click.option("--now", is_flag=True, help="Do not let running pilots hand back: Slurm ends them at once.")
+@click.option("--now", is_flag=True, help="Do not let running pilots hand back: they end at once.")
 def cancel(names: tuple[str, ...], *, everyone: bool, now: bool) -> None:
     """Give pilots up. A running one ends its runs in order, and their jobs are queued again.
 
-    PILOT is the name of its host, or the number of its job in Slurm.
+    PILOT is the name of its host, or its id in the list.
 
     \b
     Examples:
@@ -165,7 +200,7 @@ def cancel(names: tuple[str, ...], *, everyone: bool, now: bool) -> None:
 def serve(
     place: Path, url: str, seconds: float, devices: str, pool: str, idle: str, *, ca: bool, jobs_of_all: bool
 ) -> None:
-    """Serve jobs in an allocation, on its node. The batch script of a pilot runs this.
+    """Serve jobs in an allocation, on its machine. The script of a pilot runs this.
 
     \b
     Examples:
