@@ -21,6 +21,8 @@ class Bench(ABC):
 
     #: What to ask for so that the scheduler certainly refuses.
     refused_gpus: int = 64
+    #: The variable in which a script finds its GPUs.
+    visible: str = "CUDA_VISIBLE_DEVICES"
 
     @abstractmethod
     def engine(self) -> Engine:
@@ -63,7 +65,7 @@ class EngineConformance:
     def test_an_allocation_runs_its_script_and_ends(self, bench: Bench, tmp_path: Path) -> None:
         """It gets the devices that it asked for, and is over once the script is."""
         engine, seen = bench.engine(), tmp_path / "seen"
-        ref = engine.submit(asking(f'echo "$CUDA_VISIBLE_DEVICES" > {seen}', gpus=2), new_key())
+        ref = engine.submit(asking(f'echo "${bench.visible}" > {seen}', gpus=2), new_key())
 
         until_phase(engine, ref, Phase.ENDED)
         assert 2 == len(seen.read_text().strip().split(","))

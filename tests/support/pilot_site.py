@@ -23,27 +23,24 @@ from gpuqueue.model.job import JobState
 class PilotSite:
     """A person's commands at the site, who is an admin, and what the pilots leave behind."""
 
+    engine = "slurm"
+
     def __init__(self, served: ServedSite, slurm: PrivateSlurm, place: Path, client: Client) -> None:
         self.served, self.slurm, self.place, self.client = served, slurm, place, client
-        self.settings: dict[str, str] = {
-            "service_url": f"https://127.0.0.1:{served.port}",
-            "service_ca": str(served.directory / "cert.pem"),
-            "program": str(BIN / "gpuqueue"),
-            "directory": str(place),
-            "devices": "sim:2x8G",
-        }
+        self.environ, self.cwd = slurm.environ, slurm.place  # Slurm writes the log of a pilot there
+        self.settings = {**settings_of(served, place), "program": str(BIN / "gpuqueue")}
 
     def cli(self, *words: str, code: int = 0, **changed: str) -> subprocess.CompletedProcess[str]:
-        """Run ``gpuqueue`` with the settings of the site, some of [burst.slurm] *changed*."""
+        """Run ``gpuqueue`` with the settings of the site, some of its table *changed*."""
         environ = {
             **self.served.environ,
-            **self.slurm.environ,
+            **self.environ,
             **{name: value for name, value in self.served.environ.items() if name.startswith("GPUQUEUE_")},
             "GPUQUEUE_URL": f"unix://{self.served.socket_path}",
-            "GPUQUEUE_BURST": json.dumps({"slurm": {**self.settings, **changed}}),
+            "GPUQUEUE_BURST": json.dumps({self.engine: {**self.settings, **changed}}),
         }
         before = Path.cwd()
-        os.chdir(self.slurm.place)  # Slurm writes the log of a pilot there
+        os.chdir(self.cwd)
         try:
             done = command(words, environ)
         finally:
@@ -53,7 +50,7 @@ class PilotSite:
 
     def burst(self, **changed: str) -> str:
         """Ask for a pilot of two GPUs, and return the name of its host."""
-        return self.cli("burst", "slurm", "--gpus", "2", "--hours", "1", **changed).stdout.strip()
+        return self.cli("burst", self.engine, "--gpus", "2", "--hours", "1", **changed).stdout.strip()
 
     def submit(self, *words: str) -> int:
         """Submit a job for a pilot, with a time limit."""
@@ -74,10 +71,14 @@ class PilotSite:
         for job in jobs:
             until(lambda job=job: self.client.jobs.get(job).state is JobState.RUNNING, what=f"job {job}", timeout_s=90)
 
+    def is_listed(self, host: str) -> bool:
+        """Return whether the engine still has the allocation of a pilot."""
+        return bool(self.slurm.listed(f"--name=gpuqueue-{host.partition('-')[2]}"))
+
     def until_gone(self, host: str, *, in_slurm: bool = True) -> None:
         """Wait until nothing is left of a pilot: no device, no valid token, no job of Slurm, no file, no process."""
         if in_slurm:
-            until(lambda: not self.slurm.listed(f"--name=gpuqueue-{host.partition('-')[2]}"), what="its end in Slurm")
+            until(lambda: not self.is_listed(host), what=f"its end in {self.engine}")
         until(lambda: host not in {each.host for each in self.client.devices.list()}, what="devices withdrawn")
         (token,) = (each for each in self.client.access.tokens(everybody=True) if each.account == host)
         assert token.revoked_at is not None
@@ -100,17 +101,27 @@ class PilotSite:
 
     def log(self, host: str) -> str:
         """Return what a pilot has written."""
-        path = self.slurm.place / f"gpuqueue-{host.partition('-')[2]}.log"
+        path = self.cwd / f"gpuqueue-{host.partition('-')[2]}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
     def logs(self) -> str:
         """Return what all pilots have written."""
-        return "\n".join(path.read_text(errors="replace") for path in self.slurm.place.glob("gpuqueue-*.log"))
+        return "\n".join(path.read_text(errors="replace") for path in self.cwd.glob("gpuqueue-*.log"))
+
+
+def settings_of(served: ServedSite, place: Path) -> dict[str, str]:
+    """Return the settings of pilots with two devices, which have their files below *place*."""
+    return {
+        "service_url": f"https://127.0.0.1:{served.port}",
+        "service_ca": str(served.directory / "cert.pem"),
+        "directory": str(place),
+        "devices": "sim:2x8G",
+    }
 
 
 @contextmanager
-def pilot_site(slurm: PrivateSlurm, place: Path) -> Iterator[PilotSite]:
-    """Run a site whose pilots have their files below *place*."""
+def borrowing_site() -> Iterator[tuple[ServedSite, Client]]:
+    """Run a site without devices of its own."""
     with ExitStack() as stack:
         served = stack.enter_context(serving(GPUQUEUE_HOST_LOST_AFTER="62m"))
         recorder = subprocess.Popen([str(BIN / "gpuqueue-worker"), "record"], env=served.environ)
@@ -118,4 +129,11 @@ def pilot_site(slurm: PrivateSlurm, place: Path) -> Iterator[PilotSite]:
         stack.callback(recorder.kill)
         for each in served.queue.devices.all():  # nobody works for it
             served.queue.devices.withdraw(each.host, each.device.uuid)
-        yield PilotSite(served, slurm, place, stack.enter_context(served.client("unix")))
+        yield served, stack.enter_context(served.client("unix"))
+
+
+@contextmanager
+def pilot_site(slurm: PrivateSlurm, place: Path) -> Iterator[PilotSite]:
+    """Run a site whose pilots have their files below *place*."""
+    with borrowing_site() as (served, client):
+        yield PilotSite(served, slurm, place, client)
