@@ -115,8 +115,8 @@ class Engine(Protocol):
 
     name: str
 
-    def submit(self, request: AllocationRequest | WholeJob, key: str) -> Ref:
-        """Ask for an allocation, or the run of a whole job, under *key*, at most once.
+    def submit(self, request: AllocationRequest, key: str) -> Ref:
+        """Ask for an allocation under *key*, at most once.
 
         One that has this key already is returned.
 
@@ -156,6 +156,13 @@ class Engine(Protocol):
             EngineUnreachable: the engine does not answer, which says nothing about the allocation.
 
         """
+
+
+class WholeJobEngine(Engine, Protocol):
+    """An engine that takes whole jobs too."""
+
+    def submit(self, request: AllocationRequest | WholeJob, key: str) -> Ref:
+        """Ask for an allocation, or the run of a whole job, under *key*, as :meth:`Engine.submit` does."""
 
     def account(self, ref: Ref) -> Account | None:
         """Return how an allocation has ended, as far as the engine knows; None if it does not know it (any more)."""

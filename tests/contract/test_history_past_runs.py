@@ -131,7 +131,7 @@ def test_a_run_has_its_proof_its_arguments_its_code_and_its_devices(database: Hi
 
     second, first = found(database)
     same: dict[str, Any] = {"proof": Proof.PEAK, "kind": DeviceKind.GPU, "interpreter": "/venv/python"}
-    same["room_bytes"] = 24 * GIB
+    same |= {"room_bytes": 24 * GIB, "lasted_s": 9.0}
     words = ("--name", 'it\'s; a \\ "name"', "")
     assert first == PastRun(**same, bytes=5 * GIB, words=("--lr", "1"), code=COMMIT, models=("A10",))
     assert second == PastRun(**same, bytes=7 * GIB, words=words, gpus=2, models=("A10", "A10"))

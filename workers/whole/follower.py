@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from gpuqueue.engines.engine import Engine, EngineUnreachable, NotAccepted, Phase, Ref, Status, Uncertain
+from gpuqueue.engines.engine import EngineUnreachable, NotAccepted, Phase, Ref, Status, Uncertain, WholeJobEngine
 from gpuqueue.engines.slurm import Slurm
 from gpuqueue.engines.whole_job import Account
 from gpuqueue.text.sanitize import in_one_line
@@ -43,7 +43,7 @@ class Ended(Exception):
 class Follower:
     """Follows one job. *pause* waits for seconds; a signal ends it early."""
 
-    def __init__(self, run_dir: Path, work: Work, engine: Engine, *, pause: Callable[[float], object]) -> None:
+    def __init__(self, run_dir: Path, work: Work, engine: WholeJobEngine, *, pause: Callable[[float], object]) -> None:
         self._run_dir = run_dir
         self._work = work
         self._engine = engine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from gpuqueue.engines.engine import Engine, EngineUnreachable
+from gpuqueue.engines.engine import EngineUnreachable, WholeJobEngine
 from gpuqueue.engines.whole_job import WholeKey
 from gpuqueue.errors import Unreachable
 from gpuqueue.queue.jobqueue import JobQueue
@@ -19,7 +19,7 @@ SWEEP_S = 60.0
 class Sweep:
     """Compares the jobs of one site at the engine with those in the queue."""
 
-    def __init__(self, engine: Engine, queue: JobQueue, site: str) -> None:
+    def __init__(self, engine: WholeJobEngine, queue: JobQueue, site: str) -> None:
         self._engine = engine
         self._queue = queue
         self._site = site

@@ -36,7 +36,7 @@ def down(*, leave_jobs: bool, cancel_jobs: bool, preempt_jobs: bool) -> None:
     Examples:
       gpuqueue down
       gpuqueue down --leave-jobs                   then upgrade, then gpuqueue up
-      gpuqueue down --preempt-jobs                 the jobs run again, elsewhere or later
+      gpuqueue down --preempt-jobs                 the jobs run again later
     """  # noqa: D301 - \b is click's mark for lines to keep
     if leave_jobs + cancel_jobs + preempt_jobs > 1:
         raise BadRequest("--leave-jobs, --cancel-jobs and --preempt-jobs contradict each other: use one of them")

@@ -79,7 +79,7 @@ def up(
       gpuqueue up --devices sim:1x8G+1x16G         two device kinds, without a GPU
       gpuqueue up --foreground                     for systemd and containers
       gpuqueue up --web                            also the web page
-      gpuqueue up --foreground --until 3h          in a batch job of three hours and a bit
+      gpuqueue up --foreground --until 3h          in a batch job of 3 hours
     """  # noqa: D301 - \b is click's mark for lines to keep
     if devices is not None and not devices.strip():
         raise BadRequest("--devices is empty: write auto, gpu, cpu or simulated ones like sim:4x24G, or leave it out")

@@ -116,9 +116,9 @@ def test_a_killed_engine_is_asked_to_remove_its_container(in_docker: Callable[..
     """Its daemon may have the processes of the job."""
     run = in_docker("trap '' TERM; echo up; while :; do sleep 0.1; done", kill_grace_s=0.2)
     until(lambda: "up" in run.log(), what="the job")
-    pid = next(each.pid for each in run.directory.processes()[1:] if each is not None)
+    pids = until(lambda: [each.pid for each in run.directory.processes()[1:] if each is not None], what="its process")
 
-    os.kill(pid, 9)
+    os.kill(pids[0], 9)
 
     assert 9 == run.ended().ending.signal
     assert (tmp_path / "docker.removed").exists()
