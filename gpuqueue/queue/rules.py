@@ -39,20 +39,23 @@ class Rules:
         placement: Preference | None = None,
         admins: str = "",
         extend_s: float | None = None,
+        borrows: bool = False,
     ) -> bool:
         """Set how usage is counted, and the permissions; return whether the half-life or the shares changed.
 
         *half_life_s* is the half-life of usage, in seconds. *urgent*: users that may use the priority urgent, None for
         all. *placement*: placement of jobs on one device, None for the first device that claims them. *admins*: users
         that may change the jobs of others, separated by commas; ``*`` for all. *extend_s*: how much an owner may add to
-        the time limit of a running job, None for any.
+        the time limit of a running job, None for any. *borrows*: whether engines may lend devices that nobody knows yet,
+        so that no job is impossible for lack of one.
         """
         others = {user: share for user, share in shares.items() if share != 1}
         pairs = [word for user, share in sorted(others.items()) for word in (user, max(1, round(share * 1000)))]
         who = "*" if urgent is None else ",".join(sorted(urgent))
         where = placement.letter if placement else ""
         extend_ms = "" if extend_s is None else to_ms(extend_s)
-        return bool(self._store.scripts.run("set_policy", to_ms(half_life_s), who, where, admins, extend_ms, *pairs))
+        words = (to_ms(half_life_s), who, where, admins, extend_ms, int(borrows))
+        return bool(self._store.scripts.run("set_policy", *words, *pairs))
 
     @answering
     def admins(self) -> str:
@@ -99,5 +102,6 @@ def send_rules(queue: JobQueue, settings: Settings) -> None:
         placement=settings.placement,
         admins=settings.admins,
         extend_s=settings.extend_s,
+        borrows=bool(settings.burst),
     )
     queue.rules.set_limits(settings.site_limits())

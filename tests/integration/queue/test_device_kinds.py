@@ -427,3 +427,27 @@ def test_a_type_of_gpu_is_waited_for_where_the_gpus_are_lost(queue: JobQueue) ->
     serve(queue, in_place_of_gpus())
 
     assert WaitReason.NO_GPU is queue.requests.submit(make_spec(placement=Placement(models=("a100",)))).reason
+
+
+def test_a_site_that_borrows_devices_refuses_no_job_for_lack_of_one(queue: JobQueue) -> None:
+    """A job for which only a pilot would have room waits for it. A device that it names must be there all the same.
+
+    It was refused, so nobody could submit it before the pilot ran, and no rule ever asked for the pilot.
+    """
+    serve(queue, make_offer())
+    queue.rules.set_policy(half_life_s=60, urgent=None, shares={}, borrows=True)
+    wishes: list[dict[str, Any]] = [
+        {"mem_bytes": 80 * GIB},
+        {"gpus": 8},
+        {"pool": "cluster"},
+        {"placement": Placement(models=("H100",))},
+    ]
+    for wish in wishes:
+        job = queue.requests.submit(make_spec(**wish))
+        assert (JobState.QUEUED, WaitReason.DEVICE) == (job.state, job.reason)
+        assert claim(queue) is None
+
+    queue.rules.set_policy(half_life_s=60, urgent=None, shares={})
+    for wish in wishes:
+        with pytest.raises(Impossible):
+            queue.requests.submit(make_spec(**wish))
