@@ -46,8 +46,8 @@ class Rules:
         *half_life_s* is the half-life of usage, in seconds. *urgent*: users that may use the priority urgent, None for
         all. *placement*: placement of jobs on one device, None for the first device that claims them. *admins*: users
         that may change the jobs of others, separated by commas; ``*`` for all. *extend_s*: how much an owner may add to
-        the time limit of a running job, None for any. *borrows*: whether engines may lend devices that nobody knows yet,
-        so that no job is impossible for lack of one.
+        the time limit of a running job, None for any. *borrows*: whether engines may lend devices that nobody knows
+        yet, so that no job is impossible for lack of one.
         """
         others = {user: share for user, share in shares.items() if share != 1}
         pairs = [word for user, share in sorted(others.items()) for word in (user, max(1, round(share * 1000)))]

@@ -14,6 +14,7 @@ from gpuqueue.model.preemption import parse_preempt
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.rules import send_rules
 from gpuqueue.settings.settings import Settings
+from gpuqueue.settings.sources import is_far
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,12 @@ class Reaper:
                 log.exception("a step of the reaper failed; it is repeated in %g s", self._settings.heartbeat_s)
 
     def send_policy(self) -> None:
-        """Send the site's policy and limits to the store, once per epoch of the store."""
+        """Send the site's policy and limits to the store, once per epoch of the store.
+
+        A host that has joined through a service does not have them: its own would replace those of the site.
+        """
+        if is_far(self._settings.service_url):
+            return
         epoch = self._queue.epoch()
         if epoch is None or epoch == self._reported_epoch:
             return
