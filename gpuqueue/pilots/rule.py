@@ -12,7 +12,6 @@ from datetime import datetime, timedelta
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from gpuqueue.engines.engine import Phase, Status
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.burst import PilotSettings
 from gpuqueue.model.device import DeviceFilter
@@ -89,14 +88,14 @@ class Decision:
 
 
 def decide(
-    settings: PilotSettings, jobs: Sequence[Job], pilots: Sequence[Status], spent: Sequence[Spent], *, now: datetime
+    settings: PilotSettings, jobs: Sequence[Job], pilots: Sequence[bool], spent: Sequence[Spent], *, now: datetime
 ) -> Decision:
     """Decide whether to ask for a pilot now.
 
     Args:
         settings: How pilots of the engine are made, with the rule.
         jobs: The jobs that have not ended, in the order of their ids.
-        pilots: How the pilots stand that were not given up.
+        pilots: For each pilot that was not given up, whether it runs a job.
         spent: The pilots that were asked for within ``DAY``.
         now: The time on the clock of the jobs.
 
@@ -119,15 +118,13 @@ def decide(
     return Decision(request=PilotRequest(gpus=gpus, hours=hours, pool=settings.pool), why=words, counted=counted)
 
 
-def _against(
-    settings: PilotSettings, needed: int, pilots: Sequence[Status], hours: float, used: float
-) -> Iterator[str]:
+def _against(settings: PilotSettings, needed: int, pilots: Sequence[bool], hours: float, used: float) -> Iterator[str]:
     """Yield what speaks against a further pilot for jobs that need so many GPUs."""
     if not needed:
         yield "no job that waits would start on a pilot"
-    waiting = sum(status.phase in {Phase.WAITING, Phase.UNKNOWN} for status in pilots)
-    if waiting:
-        yield f"{_many(waiting, 'pilot')} asked for before {'is' if waiting == 1 else 'are'} not running yet"
+    unused = sum(not runs_job for runs_job in pilots)
+    if unused:
+        yield f"{_many(unused, 'pilot')} asked for before {'runs' if unused == 1 else 'run'} no job yet"
     if len(pilots) >= settings.max_pilots:
         yield f"there are {_many(len(pilots), 'pilot')}, and max = {settings.max_pilots}"
     if needed < settings.min_gpus:
@@ -205,7 +202,8 @@ def decision_of(
     """Return what the rule of *settings* decides now. *tokens* are all of the site."""
     jobs = client.jobs.list(states=[JobState.QUEUED], limit=MAX_JOBS)
     spent = [each for token in tokens if (each := spent_by(token)) is not None]
-    return decide(settings, jobs, [pilot.status for pilot in pilots], spent, now=clock.now())
+    busy = {device.host for device in client.devices.list() if device.jobs}
+    return decide(settings, jobs, [pilot.host in busy for pilot in pilots], spent, now=clock.now())
 
 
 def spent_by(token: AccessToken) -> Spent | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,8 +15,11 @@ from bounded import until
 from pilot_site import PilotSite, pilot_site
 from private_slurm import PrivateSlurm, running_slurm
 
+from gpuqueue.clock import SystemClock
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import EndingKind
+from gpuqueue.service.bursting import Burster
+from gpuqueue.settings.settings import Settings
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
 
@@ -176,3 +181,34 @@ def test_a_token_of_a_pilot_is_short_lived(site: PilotSite) -> None:
     assert timedelta(hours=3) == token.expires_at - token.made_at
     site.cli("burst", "cancel", host, "--now")
     site.until_gone(host)
+
+
+def test_the_rule_borrows_as_much_as_is_needed_and_gives_it_back(
+    site: PilotSite, slurm: PrivateSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two jobs, each for a whole device: from no pilot to two, one after the other, and back to none."""
+    for name in ("PATH", "SLURM_CONF"):
+        monkeypatch.setenv(name, slurm.environ[name])
+    monkeypatch.chdir(slurm.place)
+    rule = {**site.settings, "devices": "sim:1x8G", "when_waiting": "1s", "hours": "1", "idle": "20s"}
+    own = {name: value for name, value in site.served.environ.items() if name.startswith("GPUQUEUE_")}
+    settings = Settings.load({**own, "GPUQUEUE_BURST": json.dumps({"slurm": rule})})
+    go, most = tmp_path / "go", 0
+    jobs = [site.submit("--mem", "7G", "--", "bash", "-c", LOOP, str(go)) for _ in range(2)]
+    with closing(Burster(settings, SystemClock(), turn_s=0.5)) as burster:
+
+        def run() -> bool:
+            nonlocal most
+            burster.turn()
+            most = max(most, len(slurm.listed("--states=PENDING,RUNNING,CONFIGURING")))
+            return all(site.client.jobs.get(job).state is JobState.RUNNING for job in jobs)
+
+        until(run, what=f"two pilots\n{site.logs()}", timeout_s=150)
+        assert 2 == most
+        go.touch()
+        until(lambda: burster.turn() or not slurm.listed("--states=PENDING,RUNNING"), what="no pilot", timeout_s=90)
+
+    hosts = {run.host for job in jobs for run in site.client.jobs.newest(str(job)).runs}
+    assert 2 == len(hosts)
+    for host in hosts:
+        site.until_gone(str(host))

@@ -173,7 +173,7 @@ GOOD: dict[str, list[Any]] = {
     "promote": [0, 100],
     "preempt": [0, 60_000, 5, 3, "01", 2, "0"],
     "preempt_devices": [60_000, "GPU-0", "GPU-1"],
-    "set_policy": [86_400_000, "ada,bob", "s", "eve", 3_600_000, "ada", 2000],
+    "set_policy": [86_400_000, "ada,bob", "s", "eve", 3_600_000, 1, "ada", 2000],
     "set_limits": ["user:*", "running_gpus=2 queued_jobs=9!", "member:bob", "lab", "members:lab", "bob,eve"],
     "usage": [],
     "why": [5],

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from factories import make_offer, must_claim, serve
+from factories import claim, make_offer, must_claim, serve
 from prometheus_client import CollectorRegistry
 from template_history import make_tables
 
@@ -132,6 +132,15 @@ def wait_behind_another(client: Client, queue: JobQueue) -> int:
     return client.jobs.submit(["true"], mem=total).id
 
 
+def run_on(queue: JobQueue, host: str, expected: int | None = None) -> None:
+    """Have the pilot *host* serve a device and take the next job, *expected* if it is named."""
+    offer = make_offer(f"GPU-{host}", host=host)
+    serve(queue, offer)
+    claimed = claim(queue, f"GPU-{host}", host=host)
+    assert claimed is not None
+    assert expected in {None, claimed.job_id}
+
+
 def test_the_rule_asks_for_one_pilot_after_the_other(
     client: Client,
     queue: JobQueue,
@@ -159,8 +168,17 @@ def test_the_rule_asks_for_one_pilot_after_the_other(
 
     engine.phases[key] = Phase.RUNNING
     burster.turn()
+    assert 1 == len(engine.requests), "it has not joined yet"
+    run_on(queue, f"slurm-{key}", waits)
+    client.jobs.submit(["true"], mem=make_offer().device.total_bytes)
+    clock.ahead_s += 1801
+    burster.turn()
     assert 2 == len(engine.requests)
+    (second,) = engine.requests.keys() - {key}
     engine.phases = dict.fromkeys(engine.phases, Phase.RUNNING)
+    run_on(queue, f"slurm-{second}")
+    client.jobs.submit(["true"], mem=make_offer().device.total_bytes)
+    clock.ahead_s += 1801
     burster.turn()
     assert 2 == len(engine.requests), "max"
     assert 2 == registry.get_sample_value("gpuqueue_pilots", {"engine": "slurm", "phase": "running"})
@@ -175,7 +193,8 @@ def test_two_services_ask_once(
     clock.ahead_s = 1801
     with closing(Burster(settings, clock, engines=lambda _: {"slurm": engine})) as other:
         burster.turn()
-        engine.phases = dict.fromkeys(engine.phases, Phase.RUNNING)
+        (key,) = engine.phases
+        engine.phases[key] = Phase.ENDED
         other.turn()
         assert 1 == len(engine.requests)
         queue.store.client.delete(f"{keys.BURSTING}:slurm")

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from factories import make_spec
 
-from gpuqueue.engines.engine import Phase, Status
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.access_token import AccessToken
 from gpuqueue.model.burst import PilotSettings, parse_burst
@@ -25,7 +24,6 @@ NOW = datetime(2026, 11, 30, 12, tzinfo=timezone.utc)
 RULE = PilotSettings(
     when_waiting_s=1800, max_pilots=2, gpus=4, hours=8, mem_bytes=80 * GIB, model="NVIDIA A100-SXM4-80GB"
 )
-RUNNING, WAITING = (Status(phase=phase, word="") for phase in (Phase.RUNNING, Phase.WAITING))
 
 
 def waiting(minutes: float = 60, reason: WaitReason = WaitReason.MEMORY, **changes: Any) -> Job:
@@ -35,7 +33,7 @@ def waiting(minutes: float = 60, reason: WaitReason = WaitReason.MEMORY, **chang
     return Job(id=7, spec=spec, state=JobState.QUEUED, submitted_at=since, reason=reason)
 
 
-def decided(*jobs: Job, rule: PilotSettings = RULE, pilots: tuple[Status, ...] = (), spent: Any = ()) -> Decision:
+def decided(*jobs: Job, rule: PilotSettings = RULE, pilots: tuple[bool, ...] = (), spent: Any = ()) -> Decision:
     """Return what the rule decides at NOW."""
     return decide(rule, jobs, pilots, spent, now=NOW)
 
@@ -100,12 +98,11 @@ def test_only_the_jobs_of_some_users_count() -> None:
 
 
 def test_one_request_at_a_time_and_no_more_than_the_maximum() -> None:
-    """A pilot that waits, or that the engine says nothing of, holds back the next one."""
-    assert "1 pilot asked for before is not running yet" == decided(waiting(), pilots=(WAITING,)).why
-    unknown = Status(phase=Phase.UNKNOWN, word="")
-    assert decided(waiting(), pilots=(unknown,)).request is None
-    assert decided(waiting(), pilots=(RUNNING,)).request is not None
-    assert "there are 2 pilots, and max = 2" == decided(waiting(), pilots=(RUNNING, RUNNING)).why
+    """A pilot that has no job yet holds back the next one, and so does one that is idle: another would be too."""
+    assert "1 pilot asked for before runs no job yet" == decided(waiting(), pilots=(False,)).why
+    assert "2 pilots asked for before run no job yet" == decided(waiting(), pilots=(False, False)).why
+    assert decided(waiting(), pilots=(True,)).request is not None
+    assert "there are 2 pilots, and max = 2" == decided(waiting(), pilots=(True, True)).why
 
 
 def test_too_few_jobs_for_the_smallest_pilot() -> None:
