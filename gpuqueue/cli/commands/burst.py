@@ -125,11 +125,11 @@ def list_pilots(*, as_json: bool) -> None:
 
 
 @burst.command("why")
-@click.argument("engine", metavar="ENGINE", type=click.Choice([*ENGINES]), default="slurm")
-def why_command(engine: str) -> None:
+@click.argument("engine", metavar="ENGINE", type=click.Choice([*ENGINES]), required=False)
+def why_command(engine: str | None) -> None:
     """Explain whether a pilot of ENGINE is asked for by the rule of the settings, and which jobs count.
 
-    ENGINE is slurm, if it is not given, or kubernetes.
+    Without ENGINE it is the first one that the settings have a table of.
 
     \b
     Examples:
@@ -140,6 +140,7 @@ def why_command(engine: str) -> None:
     from gpuqueue.pilots.rule import decision_of  # noqa: PLC0415 - only here
 
     with Client() as client:
+        engine = engine or next(iter(client.settings.burst), "slurm")
         settings = client.settings.burst.get(engine, PilotSettings())
         pilots = [pilot for pilot in _pilots(client).list() if pilot.engine == engine]
         found = decision_of(client, settings, pilots, client.access.tokens(everybody=True), SystemClock())
