@@ -67,10 +67,10 @@ def test_up_names_workers_of_another_version(
     here = ProcessIdentity.of(os.getpid())
     assert here is not None
 
-    up._refresh(Machine(own_store.settings), None, here)
+    up._refresh(Machine(own_store.settings), None, here, None)
     assert "still run" not in capsys.readouterr().err
     monkeypatch.setattr(machines, "VERSION", "99.0")
-    up._refresh(Machine(own_store.settings), None, here)
+    up._refresh(Machine(own_store.settings), None, here, None)
     assert (
         f"99.0 is installed, and workers of {VERSION} still run: gpuqueue down --leave-jobs, then gpuqueue up: "
         "running jobs are taken over"
