@@ -56,7 +56,7 @@ def check_edit(spec: JobSpec, wanted: JobEdit) -> None:
 def faults_of(spec: JobSpec) -> Iterator[tuple[str, str]]:
     """Yield what is wrong with the nodes and the GPUs of *spec*: each field, and the words."""
     if spec.device is None or not spec.device.is_engine:
-        if spec.nodes is not None:
+        if spec.nodes not in {None, 1}:  # one is what each job has
             yield "nodes", "--nodes is for a whole job that is handed to an engine: give --on slurm, or leave it out"
         return
     nodes = nodes_of(spec)

@@ -56,7 +56,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "limits": ("--json",),
     "notify": ("--json",),
     "snapshots": ("--json", "delete"),
-    "drain": ("--all", "--reason"),
+    "drain": ("--all", "--reason", "--at"),
     "lost": ("--yes",),
     "resume": ("--all",),
 }
@@ -66,7 +66,7 @@ EACH_WORD = {"logs", "cancel", "hold", "release", "retry", "move", "tag", "note"
 ELSEWHERE = {
     *("run", "shell", "notebook", "attach", "estimate", "probe", "simulate", "up", "down", "status", "db", "doctor"),
     *("completion", "serve", "login", "logout", "whoami", "token", "audit", "web", "mcp"),
-    *("install", "join", "uninstall", "burst"),
+    *("install", "join", "uninstall", "burst", "cron"),
 }
 
 
