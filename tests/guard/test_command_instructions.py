@@ -37,7 +37,7 @@ pytestmark = [
 #: a submit reads 50, to say what the script needed.
 RATIOS = {
     ("submit", "--mem", "1M", "--", "true"): (1.83, 1.87, 1.86, 1.85),
-    ("submit", "--mem", "12G", "SCRIPT"): (2.06, 2.10, 2.09, 2.08),  # the text of the script is judged
+    ("submit", "--mem", "12G", "SCRIPT"): (2.13, 2.17, 2.16, 2.15),  # the text of the script is judged
     ("queue",): (1.85, 1.90, 1.87, 1.88),
     ("cancel", "LIVE"): (1.58, 1.63, 1.61, 1.61),  # why a store does not answer
     ("logs", "ENDED"): (1.79, 1.84, 1.82, 1.82),
