@@ -99,10 +99,11 @@ export function answer(devices, bytes, count, waiting) {
   });
   const [first] = later.sort((one, other) => one.at - other.at);
   if (first) {
-    const by = `Not now. On ${first.host} ${first.isProbable ? "at about" : "by"} ${clock(new Date(first.at).toISOString())}`;
-    if (first.after.length) return { is: "later", words: `${by}, ${afterWords(first.after)}, unless other waiting jobs take it.` };
-    const when = first.isProbable ? "by the progress of the jobs there" : "when jobs there reach their time limits";
-    return { is: "later", words: `${by}, ${when}, unless waiting jobs take it.` };
+    const by = `n ${first.host} ${first.isProbable ? "at about" : "by"} ${clock(new Date(first.at).toISOString())}`;
+    const when = first.after.length ? afterWords(first.after) : first.isProbable ? "by the progress of the jobs there" : "when jobs there reach their time limits";
+    if (!waiting) return { is: "later", words: `Not now. O${by}, ${when}.` };
+    const go = waiting === 1 ? "1 job waits already and goes" : `${waiting.toLocaleString()} jobs wait already and go`;
+    return { is: "later", words: `Not now, and when is unknown: ${go} first. Without ${waiting === 1 ? "it" : "them"} o${by}, ${when}.` };
   }
   const ever = hostsWith((each) => most(each) >= bytes);
   if (ever.length) {

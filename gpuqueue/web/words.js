@@ -68,8 +68,8 @@ export const reasonOf = ({ waits, begins_at: begins }) => (waits && begins ? `${
 
 /** Where a waiting job is in line. @param {import("./types.js").JobPlace} place */
 export function placeOf({ words, start_at: start, about_at: about }) {
-  const at = about ?? start;
-  return at ? `${words}; starts at about ${clock(at)}` : words;
+  if (about && about !== start) return `${words}; starts at about ${clock(about)}`;
+  return start ? `${words}; starts by ${clock(start)}` : words;
 }
 
 /** For how long a run has used none of its devices. @param {string} since @param {number} now in milliseconds */

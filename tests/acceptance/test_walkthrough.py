@@ -28,7 +28,7 @@ BEFORE_UP = {
     "top": (4, "yet: start one with gpuqueue up"),
     "gpus": (4, "yet: start one with gpuqueue up"),
     "history": (4, "run gpuqueue up, or gpuqueue db upgrade"),
-    "up --devices four": (2, "write auto, gpu, cpu, or simulated ones like sim:4x24G"),
+    "up --devices four": (2, "write auto, gpu, cpu, slurm, or simulated ones like sim:4x24G"),
     "status": (4, "start: gpuqueue up"),
 }
 

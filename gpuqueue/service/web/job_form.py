@@ -24,7 +24,7 @@ from gpuqueue.model.page import JobForm
 from gpuqueue.model.script_args import words_before_args
 from gpuqueue.system.command_line import FAR_PYTHON
 from gpuqueue.text.sanitize import brief
-from gpuqueue.text.units import GIB, KIB, MIB, TIB, format_duration
+from gpuqueue.text.units import GIB, KIB, MIB, TIB, format_bytes, format_duration, parse_bytes
 
 #: The environment of such a job, beside what its host adds: texts are UTF-8. An empty one would mean a damaged request.
 ENVIRONMENT: Mapping[str, str] = {"LANG": "C.UTF-8"}
@@ -193,7 +193,8 @@ def size_typed(size_bytes: int) -> str:
     for unit, name in _SIZES:
         if size_bytes % unit == 0:
             return f"{size_bytes // unit}{name}"
-    return f"{size_bytes / KIB}K"
+    short = format_bytes(size_bytes)
+    return short if size_bytes >= KIB and parse_bytes(short) == size_bytes else f"{size_bytes / KIB}K"
 
 
 def _duration(duration_s: float) -> str:

@@ -78,7 +78,7 @@ function Chart({ view, run, series }) {
 function Figures({ run, live }) {
   const used = new Map((live?.devices ?? []).map((each) => [each.uuid, each]));
   return html`
-    <div class="wide"><table class="figures" aria-label="Devices of the run">
+    <div class="wide" tabindex="0" role="region" aria-label="Devices of the run, scrollable"><table class="figures" aria-label="Devices of the run">
       <thead><tr><th scope="col">Device</th><th scope="col">Allocated</th><th scope="col">${live ? "Used now" : "Peak"}</th><th scope="col">${live ? "Load now" : "Load"}</th><th scope="col">Temp.</th></tr></thead>
       <tbody>${run.devices.map((each) => {
         const now = used.get(each.uuid);

@@ -32,7 +32,7 @@ export function Metrics({ values }) {
   return html`
     <${Panel} name="metrics" title="Metrics">
       ${metrics.filter((each) => each.curve.length > 1).slice(0, MOST_CURVES).map((each) => html`<${Curve} key=${each.name} metric=${each} />`)}
-      <div class="wide"><table class="figures" aria-label="Metrics of the run">
+      <div class="wide" tabindex="0" role="region" aria-label="Metrics of the run, scrollable"><table class="figures" aria-label="Metrics of the run">
         <thead><tr><th scope="col">Metric</th><th scope="col">Last</th><th scope="col">Least</th><th scope="col">Largest</th><th scope="col">Values</th></tr></thead>
         <tbody>${metrics.map((each) => html`<tr key=${each.name}>
           <th scope="row"><bdi>${each.name}</bdi></th>

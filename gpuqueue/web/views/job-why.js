@@ -60,7 +60,7 @@ export function Why({ path, row }) {
       <p>${words.order}${row && why.explanation.own_before ? html`<${OwnBefore} row=${row} count=${why.explanation.own_before} />` : null}${queueBefore(why)}</p>
       ${devices.length ? html`
         <h3>The devices, the nearest to a start first</h3>
-        <div class="wide"><table class="figures stacked" aria-label="Devices">
+        <div class="wide" tabindex="0" role="region" aria-label="Devices, scrollable"><table class="figures stacked" aria-label="Devices">
           <thead><tr><th scope="col">Device</th><th scope="col">Can give</th><th scope="col">Why not there</th><th scope="col">Jobs there</th></tr></thead>
           <tbody>${devices.map((each) => html`<tr key=${each.uuid}>
             <th scope="row">${each.label}</th>

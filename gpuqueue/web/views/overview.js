@@ -103,7 +103,7 @@ function Host({ host, devices, now, past, mayDrain, onChange }) {
     <section class="host" aria-label=${`Host ${host}`}>
       <h2>${host} <small>${plural(devices.length, "device")}${silent ? html`, <span class="bad-text">silent</span>` : null}</small>${mayDrain && devices.length > 1 ? html`<${HostDrain} host=${host} devices=${devices} onChange=${onChange} />` : null}</h2>
       ${refusals ? html`<p class="banner" role="status">This host could not start several jobs in a row: ${refusals}</p>` : null}
-      <div class="wide">
+      <div class="wide" tabindex="0" role="region" aria-label=${`Devices of ${host}, scrollable`}>
         <table class="devices" aria-label=${`Devices of ${host}`}>
           <thead><tr>
             <th scope="col" class="device">Device</th><th scope="col" class="memory">Memory</th><th scope="col" class="figure free">Free</th>

@@ -73,7 +73,7 @@ export function StatisticsTable({ found, query }) {
   const groups = found.groups.filter((each) => each.figures.runs);
   const most = Math.max(...groups.map((each) => deviceS(each.figures)));
   return html`
-    <div class="wide">
+    <div class="wide" tabindex="0" role="region" aria-label="Statistics, scrollable">
       <table class="statistics-table" aria-label="Statistics">
         <thead><tr>
           <th scope="col">${HEADS[found.by]}</th><th scope="col" class="figure">Jobs</th><th scope="col" class="bar-cell" title="The time of the cards: jobs that share one share its time by their allocated memory">GPU-hours</th>

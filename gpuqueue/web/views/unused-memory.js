@@ -61,7 +61,7 @@ export function UnusedMemory({ groups, user }) {
   return html`
     <section class="unused" aria-labelledby="unused-head">
       <h2 id="unused-head">Who holds memory and does not use it</h2>
-      <div class="wide"><table class="unused-table" aria-label="Unused memory">
+      <div class="wide" tabindex="0" role="region" aria-label="Unused memory, scrollable"><table class="unused-table" aria-label="Unused memory">
         <thead><tr><th scope="col">User</th><th scope="col" class="bar-cell" title="In the last samples of running jobs. Jobs that hold a whole device are left out">Now: used of held</th>
           <th scope="col" class="figure">Unused now</th><th scope="col" class="bar-cell">In the period: never used, GiB-hours</th><th scope="col" class="figure">Peak of asked</th></tr></thead>
         <tbody>${users.map((each) => html`

@@ -14,8 +14,8 @@ from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.job_spec import JobSpec, Priority
 from gpuqueue.model.page import JobForm
 from gpuqueue.model.placement import Placement
-from gpuqueue.service.web.job_form import form_of, new_job_of, retry_of
-from gpuqueue.text.units import GIB, MIB
+from gpuqueue.service.web.job_form import form_of, new_job_of, retry_of, size_typed
+from gpuqueue.text.units import GIB, MIB, parse_bytes
 
 ADDRESS = "ab" * 32
 FORM = JobForm(script="train.py", snapshot=ADDRESS, mem="6G")
@@ -231,3 +231,9 @@ def test_a_field_that_must_have_a_value_keeps_one(values: dict[str, object], mes
     """An empty field is no request to forget the value."""
     with pytest.raises(BadRequest, match=message):
         changed(**values)
+
+
+def test_a_size_in_a_field_is_what_a_person_would_type() -> None:
+    """An advised size is a tenth of a gigabyte, which is no whole number of bytes; the field had 4613734.4K."""
+    assert ["4.4G", "6G", "512M", "1.5K"] == [size_typed(parse_bytes(text)) for text in ("4.4G", "6G", "512M", "1.5K")]
+    assert parse_bytes(size_typed(4_724_464_027)) == 4_724_464_027
