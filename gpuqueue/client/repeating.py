@@ -130,6 +130,8 @@ def added(connection: Connection, wanted: NewRepeatingJob, *, name: str, token_i
         raise BadRequest(NO_BEGIN)
     if wanted.job.retry_of is not None:
         raise BadRequest("a repeating job cannot be a retry: submit it without retry_of")
+    if "/" in name:
+        raise BadRequest(f"the name of a repeating job has no slash: give {brief(name)} another --name")
     times, zone, now = read_times(wanted.times), wanted.zone or local_zone(), _now()
     zone_of(zone)
     next_at = next_time(times, zone, now)

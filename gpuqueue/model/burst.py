@@ -98,6 +98,9 @@ ENGINES: Mapping[str, str] = {"slurm": "Slurm", "kubernetes": "Kubernetes"}
 #: The fields of a pod and of its container that make it a pilot, and the names that Kubernetes allows.
 _OUR_OF_POD = frozenset({"activeDeadlineSeconds", "containers", "restartPolicy", "terminationGracePeriodSeconds"})
 _OUR_OF_CONTAINER = frozenset({"args", "command", "image", "name"})
+#: Options of sbatch that would change the key of a job, its number, its log, or whether Slurm starts it twice.
+_OUR_OPTIONS = ("--job-name", "--comment", "--array", "--output", "--error", "--open-mode", "--requeue", "--no-requeue")
+_OUR_LETTERS = frozenset({"-J", "-a", "-o", "-e"})
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _RESOURCE = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -108,6 +111,17 @@ def _words(raw: str) -> tuple[str, ...]:
         return tuple(shlex.split(raw))
     except ValueError as error:
         raise BadRequest(f"{brief(raw)}: {error}") from None
+
+
+def _options(raw: str) -> tuple[str, ...]:
+    """Read options of sbatch, which may be cut short. Those by which a job is found again, and made once, are ours."""
+    words = _words(raw)
+    for word in words:
+        name = word.partition("=")[0] if word.startswith("--") else word[:2]
+        is_ours = name in _OUR_LETTERS or any(len(name) > 3 and each.startswith(name) for each in _OUR_OPTIONS)  # noqa: PLR2004 - -- and two letters
+        if is_ours:
+            raise BadRequest(f"gpuqueue sets {name} itself: leave it out")
+    return words
 
 
 def _flag(raw: str) -> bool:
@@ -178,7 +192,7 @@ def _pool(raw: str) -> str:
 
 #: Key in the table of one engine -> the field, and what reads its text.
 _OWN_KEYS: Mapping[str, Mapping[str, tuple[str, Callable[[str], Any]]]] = {
-    "slurm": {"wrapper": ("wrapper", _words), "options": ("options", _words)},
+    "slurm": {"wrapper": ("wrapper", _words), "options": ("options", _options)},
     "kubernetes": {
         "image": ("image", _line),
         "namespace": ("namespace", _matching(_NAMESPACE, "namespace")),

@@ -77,7 +77,10 @@ def end(what: str, value: object, *, now: datetime | None = None) -> datetime:
         BadRequest: *value* is not a time, is over, or is more than ten years away.
 
     """
-    found = begin(value, now=now)
+    try:
+        found = begin(value, now=now)
+    except BadRequest as error:
+        raise BadRequest(f"{what}: {str(error).replace(' to begin', '')}") from None
     if found is None:
         raise BadRequest(
             f"{what} {brief(str(value))} is over: give a time to come, such as 18:00, 2h or 2026-11-01T09:00"

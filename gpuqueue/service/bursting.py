@@ -50,9 +50,9 @@ class Burster:
         self._turn_s = turn_s
         self._figures = figures
         self._engines = engines(self._settings) if self._settings else {}
-        self._client = Client(settings)
-        self._rights = Connection(settings)
-        self._access = _RuleAccess(self._rights)
+        connection = Connection(settings)
+        self._client = Client(connection=connection)  # of the site itself, whatever people of this account use
+        self._access = _RuleAccess(connection)
         #: Since when an engine does not know a pilot, by key.
         self._unknown_since_s: dict[str, float] = {}
         self._reported: dict[str, str] = {}
@@ -67,7 +67,6 @@ class Burster:
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
-        self._rights.close()
 
     def turn(self) -> None:
         """Look once at the waiting jobs and at the pilots of each engine."""

@@ -24,8 +24,10 @@ log = logging.getLogger(__name__)
 
 #: Names of the files that a settlement removes, complete or half-written. Files of the job itself stay.
 _OURS = re.compile(
-    r"(claim|job|spec|heartbeat|cancel|pid|start|exit|lock|meters|preempt\.json|tty|bundle|log_limit|time_limit|progress)"
-    r"|\.(claim|job|spec|cancel|pid|start|exit|meters|preempt\.json|log_limit|time_limit|progress)(\.\d+\.\d+)?"
+    r"(claim|job|spec|heartbeat|cancel|pid|start|exit|lock|meters|preempt\.json|tty|bundle|log_limit|time_limit|progress"
+    r"|figures|whole\.json)"
+    r"|\.(claim|job|spec|cancel|pid|start|exit|meters|preempt\.json|log_limit|time_limit|progress|figures"
+    r"|whole\.json)(\.\d+\.\d+)?"
 )
 #: Permanent errors of opening a file, because something else is in its place: a link to itself, a socket, an unreadable
 #: file. All other errors may be temporary.

@@ -53,6 +53,8 @@ def _ending(known: End) -> Ending:
         if known.code is None:
             return Ending.lost(f"{engine} does not say how job {known.ref} ended")
         return Ending.from_status(known.code)
+    if account.word == "failed" and account.nodes is None and known.code is None:
+        return Ending.refused(f"{engine} could not start job {known.ref}: no machine of its fits what was asked for")
     status = -account.signal if account.signal is not None else account.exit_code
     kind = _KINDS.get(account.word)
     if kind is not None:

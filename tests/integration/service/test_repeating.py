@@ -369,6 +369,12 @@ def test_an_account_that_is_gone_stops_it(lab: Lab, monkeypatch: pytest.MonkeyPa
     assert NO_PROOF == lab.only.stopped
 
 
+def test_a_name_with_a_slash_is_refused(lab: Lab) -> None:
+    """It would be a part of the address under which the job is paused and removed, and no route has it."""
+    with pytest.raises(BadRequest, match="has no slash: give 'a/b' another --name"):
+        lab.add(name="a/b")
+
+
 def test_the_audit_log_names_the_repeating_job(lab: Lab) -> None:
     lab.add()
     (job,) = lab.to("13:00", lab.repeater())

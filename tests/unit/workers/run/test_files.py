@@ -20,6 +20,7 @@ from gpuqueue.system.safe_open import MOST_BYTES, read_small
 from gpuqueue.text.units import GIB
 from workers.measure.active_runs import LiveRun
 from workers.run.directory import Held, RunDir, ShimSpec, reported, unsettled
+from workers.run.files import is_ours
 from workers.run.verdict import read_reports, tail
 
 DEVICE = RunDevice(uuid="GPU-1", lease_bytes=GIB, index=0, name="T", kind=DeviceKind.GPU, total_bytes=2 * GIB)
@@ -372,3 +373,10 @@ def figures(directory: RunDir) -> dict[str, object]:
     """Return the saved figures."""
     found = directory.meters()
     return {} if found is None else {name: found.plain(name) for name in found}
+
+
+@pytest.mark.parametrize("name", ["figures", ".figures", ".figures.12.3", "whole.json", ".whole.json"])
+def test_a_settlement_removes_what_only_a_live_run_needs(name: str) -> None:
+    """The figures so far stayed after the end, and so could the request of a whole job, which has its environment."""
+    assert is_ours(name)
+    assert not is_ours(f"{name}.txt")
