@@ -31,6 +31,8 @@ from gpuqueue.queue.scripts import whole
 from gpuqueue.queue.simulated_clock import CLOCK, SimulatedClock, SimulatedQueue, SimulatedScripts
 from gpuqueue.text.units import GIB
 
+#: Those that choose among the devices of a site.
+FILTERS = [each for each in DeviceFilter if not each.is_engine]
 EPOCH_MS = 1_700_000_000_000
 STEPS = 400
 
@@ -292,7 +294,7 @@ class Site:
 
     def _any_spec(self) -> JobSpec:
         some = self.chance
-        alone, device_filter = some.random() < 0.15, some.choice((None, None, None, *DeviceFilter))
+        alone, device_filter = some.random() < 0.15, some.choice((None, None, None, *FILTERS))
         return make_spec(
             account=Account(name=some.choice(("ann", "bob", "cid")), uid=1, host="h"),
             mem_bytes=some.choice((1, 2, 6, 12, 20)) * GIB,

@@ -58,6 +58,11 @@ local function free_on(name)
   return name == device and available or cache.free_on[name]
 end
 
+local function are_limited() -- most sites have no limits; read once a job is found that fits
+  if cache.limits_set == nil then cache.limits_set, cache.any_shares = exist(P .. 'limits', P .. 'shares') end
+  return cache.limits_set
+end
+
 local function neighbours() -- the host's other devices of this kind, fullest first, in a fixed order
   if cache.peers then return cache.peers end
   local peers, free_there = cache_of('peers'), cache_of('free_on')
@@ -68,6 +73,7 @@ local function neighbours() -- the host's other devices of this kind, fullest fi
       local free, its_pool, seen, its_slots, its_total, _, its_kind, gives, its_external, its_runs = room_of(host, names[i])
       if free and math.abs(now - seen) < SEEN_MS and its_slots > 0 and its_kind == kind then
         local reserved = parse_reservation(call('HGET', P .. 'rsv', names[i]))
+        if reserved and are_limited() and reserved_in_vain(reserved, kind) then reserved = nil end -- its own claim drops it
         peers[#peers + 1] = {name = names[i], free = free, pool = its_pool, reserved = reserved, total = its_total,
           gives = gives + its_external, external_bytes = its_external, runs = its_runs, ends = ends}
         free_there[names[i]] = free
@@ -98,11 +104,6 @@ local function gang(asks, for_job, only_reserved)
   local devices, elsewhere = best_together(names, asks.n)
   devices.elsewhere = elsewhere
   return devices
-end
-
-local function are_limited() -- most sites have no limits; read once a job is found that fits
-  if cache.limits_set == nil then cache.limits_set, cache.any_shares = exist(P .. 'limits', P .. 'shares') end
-  return cache.limits_set
 end
 
 -- Read the reservation of the device; drop it if it is in vain.
