@@ -977,3 +977,23 @@ def test_a_worker_sends_the_limits_of_its_site(queue: JobQueue, store: redis.Red
     reaper.send_policy()
 
     assert settings.site_limits() == queue.rules.limits()
+
+
+def test_a_neighbour_that_is_reserved_in_vain_is_free_for_a_job_on_several_devices(
+    queue: JobQueue, store: redis.Redis
+) -> None:
+    """A limit keeps the job back for which the neighbour is reserved, so any device may claim both.
+
+    Only the claim of the reserved device itself saw that, and ``why`` said that the job fits on the other ones.
+    """
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    submit(queue, account=ADA, mem_bytes=10 * GIB)
+    must_claim(queue, "GPU-0")
+    held_back = submit(queue, account=ADA, mem_bytes=20 * GIB)
+    store.hset(keys.RESERVED, "GPU-1", f"{held_back}:{20 * GIB}:0:")
+    wide = submit(queue, account=BOB, mem_bytes=2 * GIB, gpus=2)
+    assert None is claim(queue, "GPU-0")
+
+    queue.rules.set_limits(Limits.parse(f"{ADA.name}: running_mem=12G", "", {}))
+
+    assert wide == must_claim(queue, "GPU-0").job_id
