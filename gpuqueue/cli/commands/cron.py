@@ -70,7 +70,7 @@ def add(ctx: click.Context, /, **options: Any) -> None:
     \b
     Examples:
       gpuqueue cron add "0 3 * * *" nightly.py --mem 6G
-      gpuqueue cron add "*/15 8-18 * * mon-fri" --device cpu --mem 1G -- ./check.sh
+      gpuqueue cron add "0 8-18 * * mon-fri" --device cpu --mem 1G -- ./check.sh
       gpuqueue cron add @weekly --tz Europe/Berlin train.py --mem 6G
       gpuqueue cron add @daily train.py --sweep seed=0..4 -- --seed {seed}
     """  # noqa: D301 - \b is click's mark for lines to keep
