@@ -47,14 +47,14 @@ def exit_of(run: LiveRun, end: Exit) -> Exit:
 
 def _ending(known: End) -> Ending:
     account, engine = known.account, "Slurm"
-    if known.refused:
-        return Ending.refused(in_one_line(known.refused))
+    is_placed = account is None or account.word != "failed" or account.nodes is not None or known.code is not None
+    if known.refused or not is_placed:
+        never = f"{engine} could not start job {known.ref}: no machine of its fits what was asked for"
+        return Ending.refused(in_one_line(known.refused or never))
     if account is None:
         if known.code is None:
             return Ending.lost(f"{engine} does not say how job {known.ref} ended")
         return Ending.from_status(known.code)
-    if account.word == "failed" and account.nodes is None and known.code is None:
-        return Ending.refused(f"{engine} could not start job {known.ref}: no machine of its fits what was asked for")
     status = -account.signal if account.signal is not None else account.exit_code
     kind = _KINDS.get(account.word)
     if kind is not None:
