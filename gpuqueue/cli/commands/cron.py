@@ -162,7 +162,7 @@ def resume(names: tuple[str, ...], user: str | None) -> None:
 @click.argument("names", metavar="NAME…", nargs=-1, required=True)
 @user_option
 def run(names: tuple[str, ...], user: str | None) -> None:
-    """Submit a job of a repeating job within seconds, as if its time had come now.
+    """Let the time of repeating jobs be now. It is missed if the last job waits or runs, as any other time.
 
     \b
     Examples:
@@ -171,7 +171,7 @@ def run(names: tuple[str, ...], user: str | None) -> None:
     with Client() as client:
         for name in names:
             client.cron.run(name, user=user)
-            click.echo(f"{plain(name)}: submitted within seconds, see gpuqueue cron list")
+            click.echo(f"{plain(name)}: due now, gpuqueue cron list shows its job")
 
 
 def _next_in_words(each: RepeatingJob) -> str:
