@@ -18,7 +18,7 @@ from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.placement import fits_model
-from gpuqueue.pilots.fleet import LEAST_HOURS, TOKEN_NAME, Pilot, PilotRequest
+from gpuqueue.pilots.fleet import TOKEN_NAME, Pilot, PilotRequest
 from gpuqueue.text.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -105,20 +105,19 @@ def decide(
     counted = tuple(
         Counted(job=job, why_not=why_not_counted(settings, job, now)) for job in jobs if job.state is JobState.QUEUED
     )
-    those = [each.job for each in counted if each.why_not is None]
-    needed = gpus_for(settings, those)
+    counting = [item.job for item in counted if item.why_not is None]
+    needed = gpus_for(settings, counting)
     gpus = min(needed, settings.gpus)
-    used = sum(each.gpu_hours() for each in spent if now - each.made_at < DAY)
-    left = math.inf if settings.hours_a_day is None or not gpus else (settings.hours_a_day - used) / gpus
-    hours = min(settings.hours, left)
-    why_not = next(_against(settings, needed, pilots, hours, used), None)
+    used_hours = sum(pilot.gpu_hours() for pilot in spent if now - pilot.made_at < DAY)
+    why_not = next(_against(settings, needed, pilots, used_hours), None)
     if why_not is not None:
         return Decision(request=None, why=why_not, counted=counted)
-    words = f"{_many(len(those), 'job')} would start on a pilot of {_many(gpus, 'GPU')}"
-    return Decision(request=PilotRequest(gpus=gpus, hours=hours, pool=settings.pool), why=words, counted=counted)
+    words = f"{_many(len(counting), 'job')} would start on a pilot of {_many(gpus, 'GPU')}"
+    request = PilotRequest(gpus=gpus, hours=settings.hours, pool=settings.pool)
+    return Decision(request=request, why=words, counted=counted)
 
 
-def _against(settings: PilotSettings, needed: int, pilots: Sequence[bool], hours: float, used: float) -> Iterator[str]:
+def _against(settings: PilotSettings, needed: int, pilots: Sequence[bool], used_hours: float) -> Iterator[str]:
     """Yield what speaks against a further pilot for jobs that need so many GPUs."""
     if not needed:
         yield "no job that waits would start on a pilot"
@@ -129,8 +128,10 @@ def _against(settings: PilotSettings, needed: int, pilots: Sequence[bool], hours
         yield f"there are {_many(len(pilots), 'pilot')}, and max = {settings.max_pilots}"
     if needed < settings.min_gpus:
         yield f"the jobs would use {_many(needed, 'GPU')}, and min_gpus = {settings.min_gpus}"
-    if hours < LEAST_HOURS or hours * 3600 <= USABLE_LESS_S:
-        yield f"{used:.1f} of hours_a_day = {settings.hours_a_day:g} GPU-hours were used in the last day"
+    wanted_hours = min(needed, settings.gpus) * settings.hours
+    if settings.hours_a_day is not None and used_hours + wanted_hours > settings.hours_a_day:
+        used = f"{used_hours:.1f} of hours_a_day = {settings.hours_a_day:g} GPU-hours were used in the last day"
+        yield f"{used}, and a pilot needs {wanted_hours:g}"
 
 
 def why_not_counted(settings: PilotSettings, job: Job, now: datetime) -> str | None:
@@ -153,6 +154,8 @@ def _not_yet(settings: PilotSettings, job: Job, now: datetime) -> Iterator[str]:
 def _not_there(settings: PilotSettings, spec: JobSpec) -> Iterator[str]:
     """Yield why the devices of a pilot are not for the job."""
     models = spec.placement.models
+    if spec.is_whole:
+        yield "an engine runs it as a whole"
     if spec.device is DeviceFilter.CPU:
         yield "it is for a CPU"
     if spec.pool not in {"", settings.pool}:
@@ -179,8 +182,8 @@ def _too_long(settings: PilotSettings, spec: JobSpec) -> Iterator[str]:
 def gpus_for(settings: PilotSettings, jobs: Sequence[Job]) -> int:
     """Return how many GPUs *jobs* would use at once: shared by memory, if the settings say how much a card has.
 
-    Memory is divided as if jobs were liquid, so this is a lower bound: one pilot too few is asked for, never one too
-    many, and the next turn asks for more.
+    Their memory is added up and divided by that of a card. Jobs that do not fill cards exactly may need more: the next
+    turn asks for another pilot.
     """
     shared_bytes, whole = 0, 0
     largest = 0

@@ -18,7 +18,7 @@ from gpuqueue.client.access import Access
 from gpuqueue.client.connection import Connection
 from gpuqueue.clock import Clock
 from gpuqueue.engines.engine import ABSENT_S, Engine, Phase
-from gpuqueue.errors import GpuQueueError, Refused
+from gpuqueue.errors import GpuQueueError
 from gpuqueue.model.access import AccessPolicy
 from gpuqueue.model.burst import PilotSettings
 from gpuqueue.pilots.fleet import Pilot, Pilots, engines_of
@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 #: Time between two turns, in seconds. Each asks the engine how its pilots stand.
 TURN_S = 30.0
+#: Time after a request that has failed until the next one, in seconds: each makes a token, and is in the audit log.
+AFTER_FAILURE_S = 600.0
 
 
 class Burster:
@@ -45,7 +47,6 @@ class Burster:
         turn_s: float = TURN_S,
     ) -> None:
         self._settings = {name: each for name, each in settings.burst.items() if each.when_waiting_s is not None}
-        self._site = settings
         self._clock = clock
         self._turn_s = turn_s
         self._figures = figures
@@ -53,8 +54,9 @@ class Burster:
         connection = Connection(settings)
         self._client = Client(connection=connection)  # of the site itself, whatever people of this account use
         self._access = _RuleAccess(connection)
-        #: Since when an engine does not know a pilot, by key.
-        self._unknown_since_s: dict[str, float] = {}
+        #: By engine: since when it does not know a pilot, by key; and when it may be asked for a pilot again.
+        self._unknown_since_s: dict[str, dict[str, float]] = {}
+        self._next_s: dict[str, float] = {}
         self._reported: dict[str, str] = {}
         self._name = os.urandom(6).hex()
 
@@ -94,30 +96,32 @@ class Burster:
             log.warning("job %s was on a pilot of %s that has ended: it is %s", job_id, name, state)
         if self._figures is not None:
             self._figures.note(name, [pilot.status.phase for pilot in pilots])
-        remaining = self._give_up_unknown([pilot for pilot in pilots if pilot.status.phase is not Phase.ENDED])
+        remaining = self._give_up_unknown(name, [pilot for pilot in pilots if pilot.status.phase is not Phase.ENDED])
         decision = decision_of(self._client, settings, remaining, self._access.tokens(everybody=True), self._clock)
         if decision.request is None:
             self._report(name, decision.why, logging.INFO)
             return
-        try:
-            made = fleet.start(name, decision.request, because=f"job {decision.jobs[0].label} waits")
-        except Refused as error:
-            self._report(name, f"no pilot was started: {error}", logging.WARNING)
+        now_s = self._clock.monotonic_s()
+        if now_s < self._next_s.get(name, now_s):
             return
+        self._next_s[name] = now_s + AFTER_FAILURE_S
+        made = fleet.start(name, decision.request, because=f"job {decision.jobs[0].label} waits")
+        del self._next_s[name]
         self._reported.pop(name, None)
         if self._figures is not None:
             self._figures.started(name)
         log.warning("pilot %s is job %s of %s: %s", made.host, made.ref, name, decision.why)
 
-    def _give_up_unknown(self, pilots: Sequence[Pilot]) -> list[Pilot]:
+    def _give_up_unknown(self, name: str, pilots: Sequence[Pilot]) -> list[Pilot]:
         """Revoke the tokens of pilots that their engine has not known for ``ABSENT_S``, and return the others.
 
         That is safe: an allocation that shows up later cannot join.
         """
         now_s = self._clock.monotonic_s()
-        unknown = {pilot.key for pilot in pilots if pilot.is_missing}
-        self._unknown_since_s = {key: self._unknown_since_s.get(key, now_s) for key in unknown}
-        gone = {key for key, since_s in self._unknown_since_s.items() if now_s - since_s >= ABSENT_S}
+        before = self._unknown_since_s.get(name, {})
+        since_s = {pilot.key: before.get(pilot.key, now_s) for pilot in pilots if pilot.is_missing}
+        self._unknown_since_s[name] = since_s
+        gone = {key for key, began_s in since_s.items() if now_s - began_s >= ABSENT_S}
         for pilot in pilots:
             if pilot.key in gone:
                 log.warning("pilot %s is given up: %s", pilot.host, pilot.status.word)

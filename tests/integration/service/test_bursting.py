@@ -16,10 +16,10 @@ from prometheus_client import CollectorRegistry
 from template_history import make_tables
 
 from gpuqueue.client import Client
-from gpuqueue.engines.engine import ABSENT_S, AllocationRequest, EngineUnreachable, Phase, Ref, Status
+from gpuqueue.engines.engine import ABSENT_S, AllocationRequest, EngineUnreachable, NotAccepted, Phase, Ref, Status
 from gpuqueue.queue import keys
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.service.bursting import TURN_S, Burster
+from gpuqueue.service.bursting import AFTER_FAILURE_S, TURN_S, Burster
 from gpuqueue.service.metrics.exposition import PilotFigures
 from gpuqueue.settings.settings import Settings
 
@@ -52,10 +52,12 @@ class EngineInMemory:
     def __init__(self) -> None:
         self.requests: dict[str, AllocationRequest] = {}
         self.phases: dict[str, Phase] = {}
-        self.is_away = False
+        self.is_away = self.refuses = False
 
     def submit(self, request: AllocationRequest, key: str) -> Ref:
         """Accept the request."""
+        if self.refuses:
+            raise NotAccepted("Slurm has refused: no such partition")
         self.requests[key] = request
         self.phases[key] = Phase.WAITING
         return Ref(key, str(len(self.requests)))
@@ -234,3 +236,39 @@ def test_a_decision_is_logged_when_it_changes(burster: Burster, caplog: pytest.L
     burster.turn()
     burster.turn()
     assert ["slurm: no job that waits would start on a pilot"] == [entry.getMessage() for entry in caplog.records]
+
+
+def test_an_engine_that_refuses_is_asked_again_after_minutes(
+    client: Client, queue: JobQueue, burster: Burster, engine: EngineInMemory, clock: Clock
+) -> None:
+    """Each request makes a token, which is revoked at once. One each turn filled the audit log."""
+    wait_behind_another(client, queue)
+    clock.ahead_s, engine.refuses = 1801, True
+    for _ in range(3):
+        burster.turn()
+    assert [True] == [token.revoked_at is not None for token in client.database.tokens(None)]
+
+    clock.ahead_s += AFTER_FAILURE_S
+    engine.refuses = False
+    burster.turn()
+    assert 1 == len(engine.requests)
+
+
+def test_a_missing_pilot_is_given_up_at_a_site_with_two_engines(
+    settings: Settings, client: Client, queue: JobQueue, clock: Clock
+) -> None:
+    """Each engine has its own list of missing pilots. With one list, the turn of either began the time of the other."""
+    wait_behind_another(client, queue)
+    clock.ahead_s = 1801
+    both = {"slurm": EngineInMemory(), "kubernetes": EngineInMemory()}
+    of_both = replace(settings, burst=dict.fromkeys(both, settings.burst["slurm"]))
+    with closing(Burster(of_both, clock, engines=lambda _: both)) as burster:
+        burster.turn()
+        for engine in both.values():
+            engine.phases = {}
+        burster.turn()
+        clock.ahead_s += ABSENT_S
+        burster.turn()
+
+    revoked = [token.account.partition("-")[0] for token in client.database.tokens(None) if token.revoked_at]
+    assert ["kubernetes", "slurm"] == sorted(revoked)

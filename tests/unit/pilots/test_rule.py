@@ -59,6 +59,7 @@ def test_without_a_rule_nothing_is_asked_for() -> None:
         (waiting(reason=WaitReason.LIMIT), "it does not wait for a device"),
         (waiting(reason=WaitReason.DEPENDENCY), "it does not wait for a device"),
         (waiting(device=DeviceFilter.CPU), "it is for a CPU"),
+        (waiting(device=DeviceFilter.SLURM), "an engine runs it as a whole"),
         (waiting(pool="big"), "it is for the pool big"),
         (waiting(gpus=8), "it needs 8 GPUs of one host, and gpus = 4"),
         (waiting(mem_bytes=81 * GIB), "it needs 81G of a card, and mem = 80G"),
@@ -119,9 +120,10 @@ def test_the_hours_of_a_day_are_bounded() -> None:
     given_back = Spent(gpus=2, hours=8, made_at=NOW - timedelta(hours=9), ended_at=NOW - timedelta(hours=8))
     live = Spent(gpus=1, hours=6, made_at=NOW - timedelta(hours=1), ended_at=None)
 
-    assert PilotRequest(gpus=1, hours=2) == decided(waiting(), rule=rule, spent=[day_before, given_back, live]).request
-    found = decided(waiting(), rule=rule, spent=[live, live])
-    assert (None, "12.0 of hours_a_day = 10 GPU-hours were used in the last day") == (found.request, found.why)
+    assert decided(waiting(), rule=replace(rule, hours_a_day=16), spent=[day_before, given_back, live]).request
+    found = decided(waiting(), rule=rule, spent=[day_before, given_back, live])
+    used = "8.0 of hours_a_day = 10 GPU-hours were used in the last day, and a pilot needs 8"
+    assert (None, used) == (found.request, found.why)
 
 
 def test_memory_says_how_many_gpus_are_needed() -> None:
