@@ -82,6 +82,7 @@ meta                   hash    the version of the layout; the last tick and the 
                                last recorded event; from the opening: the last id in the history, the floor of new ids,
                                and when claims begin; how often a job was moved to the front; how many devices may be
                                reserved on average (``reserve_average``), and when the next may be (``reserve_at``);
+                               whether the site borrows GPUs from an engine (``borrows``);
                                how long devices were idle because they were reserved (see
                                ``lua/shared/reserved_idle.lua``)
 =====================  ======  ==================================================================================

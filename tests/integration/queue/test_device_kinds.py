@@ -446,6 +446,8 @@ def test_a_site_that_borrows_devices_refuses_no_job_for_lack_of_one(queue: JobQu
         job = queue.requests.submit(make_spec(**wish))
         assert (JobState.QUEUED, WaitReason.DEVICE) == (job.state, job.reason)
         assert claim(queue) is None
+    with pytest.raises(Impossible):  # pilots have GPUs
+        queue.requests.submit(make_spec(mem_bytes=600 * GIB, device=DeviceFilter.CPU, pool="cluster"))
 
     queue.rules.set_policy(half_life_s=60, urgent=None, shares={})
     for wish in wishes:

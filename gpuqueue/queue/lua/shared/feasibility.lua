@@ -39,8 +39,9 @@ local function judge(user, priority, shape)
     return fitting[on_host] == n
   end)
   if is_possible then return 'queued', wanted_kind == '' and on == 'cpu-auto' and 'cpu' or '' end
-  -- A site that borrows devices from an engine may have any tomorrow.
-  if not named and call('HGET', P .. 'meta', 'borrows') == '1' then return 'queued', lost and 'no_gpu' or 'device' end
+  -- A site that borrows GPUs from an engine may have any tomorrow.
+  local may_be_lent = not named and not is_cpu(wanted_kind) and not is_engine(wanted_kind)
+  if may_be_lent and call('HGET', P .. 'meta', 'borrows') == '1' then return 'queued', lost and 'no_gpu' or 'device' end
   if anything and in_pool == 0 then return 'impossible', 'pool', 0 end
   if in_pool > 0 and not of_models and not lost then return 'impossible', 'model', 0 end
   if named and most + parts == 0 then return 'impossible', 'named', 0 end
