@@ -3,6 +3,7 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -44,6 +45,12 @@ def server_of(settings: Settings) -> ProcessIdentity:
     identity = ProcessIdentity.parse((settings.state_dir / "store" / "pid").read_text())
     assert identity is not None
     return identity
+
+
+def listens(path: str) -> bool:
+    """Return whether a server takes connections at the socket *path*."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(path) == 0
 
 
 def load_slowly(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +243,7 @@ def test_a_submit_without_a_connection_was_not_sent(
     monkeypatch.setattr("gpuqueue.queue.connect.connect_at_once", by)
     server = server_of(own)
     server.send(signal.SIGKILL)
-    assert server.wait(10)
+    until(lambda: not listens(str(own.socket_path)), what="the end of its last thread, which holds the socket")
 
     with Client(own) as client, pytest.raises(StoreUnreachable) as refused:
         client.jobs.submit(["true"], mem="1M")
