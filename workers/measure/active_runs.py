@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpuqueue.codec.wire import to_stored
 from gpuqueue.errors import Unreachable, Unreadable
 from gpuqueue.model import xids
 from gpuqueue.model.device import Device, DeviceKind, Health, Utilisation, Xid
@@ -23,7 +24,7 @@ from gpuqueue.system.process import ProcessIdentity
 from workers.measure.disk import DiskWatch
 from workers.measure.idle import Stage
 from workers.measure.job_values import ValuesReader
-from workers.measure.meter import MOST_POINTS, Meter
+from workers.measure.meter import MOST_POINTS, Meter, Trace
 from workers.measure.neighbours import Neighbours
 from workers.measure.output import RunOutput, Step
 from workers.measure.sample import Sample
@@ -134,7 +135,7 @@ class LiveRun:
         """Return the meter of the run on the device *uuid*."""
         meter = self.meters.get(uuid)
         if meter is None:
-            meter = self.meters.setdefault(uuid, Meter(MOST_POINTS // len(self.held.devices)))
+            meter = self.meters.setdefault(uuid, Meter(trace=Trace(MOST_POINTS // len(self.held.devices))))
         return meter
 
     def note(self, sample: Sample) -> None:
@@ -294,7 +295,7 @@ class LiveRun:
     def figures(self) -> dict[str, Any]:
         """Return all figures so far as plain values, for a worker that adopts the run."""
         with self._noting:
-            devices = {uuid: meter.to_plain() for uuid, meter in self.meters.items()}
+            devices = {uuid: to_stored(meter) for uuid, meter in self.meters.items()}
         outputs = {} if self._output.kept is None else {"output": self._output.kept}
         values = self.values.to_plain()
         reported = {} if values is None else {"values": values}
@@ -319,7 +320,7 @@ class LiveRun:
             since_s = stored.number("since_s")
             devices = stored.below("devices", "the figures of a run's devices")
             mine = [device.uuid for device in self.held.devices if device.uuid in devices]
-            meters = {uuid: Meter.from_plain(devices.plain(uuid)) for uuid in mine}
+            meters = {uuid: Meter.adopted(devices.plain(uuid)) for uuid in mine}
             at_once_bytes = stored.whole_or_none("at_once_bytes")
             output = RunOutput.from_plain(stored.below("output", "the output of a run")) if "output" in stored else None
             if "values" in stored:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
-
-from gpuqueue.text.json_fields import Fields
 
 #: Longest time between two samples of one time without use, in seconds. In a longer gap the run may have used the
 #: device: its worker was not running.
@@ -14,6 +12,7 @@ MAX_GAP_S = 10.0
 LAST_WARNING_S = 300.0
 
 
+@dataclass(slots=True)
 class Unused:
     """The time for which a run has not used one device: from the first of its latest samples without use.
 
@@ -21,42 +20,26 @@ class Unused:
     have used the device.
     """
 
-    def __init__(self, since_s: float | None = None, last_s: float | None = None, *, was_used: bool = False) -> None:
-        self._since_s = since_s
-        self._last_s = last_s
-        #: Whether the run has used the device at any time.
-        self.was_used = was_used
+    begin_s: float | None = None
+    last_s: float | None = None
+    #: Whether the run has used the device at any time.
+    was_used: bool = False
 
     def note(self, busy: float | None, at_s: float) -> None:
         """Take one sample: *busy*, the share of time in which the device worked for the run, at *at_s* seconds."""
         if busy is None or busy > 0:
-            self._since_s = None
+            self.begin_s = None
             self.was_used = self.was_used or busy is not None
-        elif self._since_s is None or self._is_over(at_s):
-            self._since_s = at_s
-        self._last_s = at_s
+        elif self.begin_s is None or self._is_over(at_s):
+            self.begin_s = at_s
+        self.last_s = at_s
 
     def since_s(self, now_s: float) -> float | None:
         """Return since when the run has not used the device, or None if it has used it or that is unknown."""
-        return None if self._is_over(now_s) else self._since_s
+        return None if self._is_over(now_s) else self.begin_s
 
     def _is_over(self, now_s: float) -> bool:
-        return self._last_s is None or now_s - self._last_s > MAX_GAP_S
-
-    def to_plain(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        return {"since_s": self._since_s, "last_s": self._last_s, "was_used": self.was_used}
-
-    @classmethod
-    def from_plain(cls, fields: Fields) -> Unused:
-        """Return what :meth:`to_plain` wrote.
-
-        Raises:
-            Unreadable: *fields* are not valid.
-
-        """
-        was_used = fields.flag("was_used", default=False)
-        return cls(fields.number_or_none("since_s"), fields.number_or_none("last_s"), was_used=was_used)
+        return self.last_s is None or now_s - self.last_s > MAX_GAP_S
 
 
 class Stage(IntEnum):

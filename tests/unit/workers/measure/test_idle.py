@@ -1,10 +1,7 @@
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from gpuqueue.text.json_fields import Fields
 from workers.measure.idle import LAST_WARNING_S, MAX_GAP_S, Stage, Unused, stage_of
 
 HOUR_S = 3600.0
@@ -47,15 +44,6 @@ def test_what_is_unknown_for_long_is_no_time_without_use() -> None:
     unused.note(0.0, last_s + MAX_GAP_S + 1)
 
     assert last_s + MAX_GAP_S + 1 == unused.since_s(last_s + MAX_GAP_S + 2)
-
-
-def test_another_worker_continues_the_time_without_use() -> None:
-    """The time survives the file that passes it to another worker."""
-    unused = unused_of((10, 0.0), (20, 0.0))
-
-    other = Unused.from_plain(Fields(json.loads(json.dumps(unused.to_plain())), "a time"))
-
-    assert 10 == other.since_s(30.0)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from gpuqueue.codec.wire import to_stored
 from gpuqueue.model.device import Activity, Health, Peak, PeakSource, Utilisation
 from gpuqueue.text.units import MIB
 from workers.measure.meter import Meter
@@ -55,7 +56,7 @@ def test_a_time_without_a_figure_is_a_gap(at_s: tuple[float, ...], end_s: float,
 def test_the_time_until_another_worker_measures_is_a_gap() -> None:
     """What the last worker had not written down is lost, so a shorter time is a gap after a run was adopted."""
     meter = meter_of(1, 2)
-    adopted = Meter.from_plain(json.loads(json.dumps(meter.to_plain())))
+    adopted = Meter.adopted(json.loads(json.dumps(to_stored(meter))))
     for figures, expected_s in ((meter, 0.0), (adopted, 2.0)):
         figures.note(1, at_s=3.0, shared=False, device_bytes=0)
         figures.note(1, at_s=4.9, shared=False, device_bytes=0)  # only the first time is shorter
@@ -190,7 +191,7 @@ def test_another_worker_continues_the_figures() -> None:
     meter = meter_of(0, 9, None, before=3, device=50)
     meter.note_health(Health(utilisation=0.25, temperature_c=55.0))
 
-    other = Meter.from_plain(json.loads(json.dumps(meter.to_plain())))
+    other = Meter.adopted(json.loads(json.dumps(to_stored(meter))))
 
     assert peak_of(meter, NVML, accounted={7: 11}) == peak_of(other, NVML, accounted={7: 11})
     assert (meter.activity(), meter.timeline(), {7}) == (other.activity(), other.timeline(), other.pids)
@@ -202,8 +203,8 @@ def test_another_worker_continues_the_time_without_use() -> None:
     meter = meter_of(6, 6)
     for at_s in (1.0, 2.0):
         meter.note_use(Utilisation(busy=0.0), at_s)
-    plain = json.loads(json.dumps(meter.to_plain()))
+    plain = json.loads(json.dumps(to_stored(meter)))
 
-    assert 1.0 == Meter.from_plain(plain).unused_since_s(3.0)
+    assert 1.0 == Meter.adopted(plain).unused_since_s(3.0)
     del plain["unused"]
-    assert Meter.from_plain(plain).unused_since_s(3.0) is None
+    assert Meter.adopted(plain).unused_since_s(3.0) is None

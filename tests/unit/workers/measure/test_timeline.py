@@ -3,6 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuqueue.codec.wire import from_plain, to_stored
 from gpuqueue.model.device import Timeline
 from workers.measure.meter import FIRST_STEP_S, MOST_POINTS, Trace
 
@@ -51,7 +52,7 @@ def test_whatever_comes_the_largest_stays_and_the_points_are_few(samples: list[t
     for at_s, used in samples:
         trace.note(at_s, used)
 
-    line = Trace.from_plain(trace.to_plain()).timeline()
+    line = from_plain(Trace, to_stored(trace)).timeline()
 
     if line is None:
         assert max(at_s for at_s, _ in samples) < FIRST_STEP_S
