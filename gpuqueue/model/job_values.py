@@ -7,6 +7,7 @@ kept. The first, the last, the least and the largest value are always points of 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -14,10 +15,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Any
 
-from gpuqueue.errors import Unreadable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import pattern
-from gpuqueue.text.json_fields import MAX_INTEGER, Fields
+from gpuqueue.text.json_fields import MAX_INTEGER
 
 #: Accepted names (those of :mod:`gpuqueue.job`), and the most metrics and the most parameters of one run.
 NAME = pattern(r"[A-Za-z_][A-Za-z0-9_./@%+:-]{0,63}")
@@ -94,88 +94,69 @@ def plain_number(value: float) -> Number:
     return NAN if value != value else _SPECIAL.get(value, value)  # noqa: PLR0124 - the fastest check
 
 
+@dataclasses.dataclass(slots=True)
 class Series:
     """The values of one metric so far."""
 
-    __slots__ = ("_kept", "_largest", "_last", "_least", "_stride", "count")
+    count: int = 0
+    stride: int = 1
+    #: Every ``stride``-th value.
+    kept: list[Point] = field(default_factory=list)
+    #: These have their number in the series before them.
+    last: tuple[int, Point] | None = None
+    least: tuple[int, Point] | None = None
+    largest: tuple[int, Point] | None = None
 
-    def __init__(self) -> None:
-        self.count = 0
-        self._stride = 1
-        #: Every ``_stride``-th value.
-        self._kept: list[Point] = []
-        #: These have their number in the series before them.
-        self._last: tuple[int, Point] | None = None
-        self._least: tuple[int, Point] | None = None
-        self._largest: tuple[int, Point] | None = None
+    def __post_init__(self) -> None:
+        points = [*self.kept, *(each[1] for each in (self.last, self.least, self.largest) if each is not None)]
+        if not self.stride or len(self.kept) > MAX_POINTS or any(number_of(value) is None for _, _, value in points):
+            raise ValueError(f"a series has at most {MAX_POINTS} points, which are numbers")
 
     def add(self, value: float, after_s: float, step: int | None, most: int = MAX_POINTS) -> None:
         """Add a value; *most* is the largest number of points of the curve."""
         point = (after_s, step, plain_number(value))
-        self._last = here = (self.count, point)
+        self.last = here = (self.count, point)
         if value == value:  # noqa: PLR0124 - it is not NaN
-            self._least = here if self._least is None or value < float(self._least[1][2]) else self._least
-            self._largest = here if self._largest is None or value > float(self._largest[1][2]) else self._largest
-        if self.count % self._stride == 0:
-            self._kept.append(point)
+            self.least = here if self.least is None or value < float(self.least[1][2]) else self.least
+            self.largest = here if self.largest is None or value > float(self.largest[1][2]) else self.largest
+        if self.count % self.stride == 0:
+            self.kept.append(point)
             self._thin(most)
         self.count += 1
 
     def _thin(self, most: int) -> None:
-        while len(self._kept) > max(1, most - _ALWAYS):
-            del self._kept[1::2]
-            self._stride *= 2
+        while len(self.kept) > max(1, most - _ALWAYS):
+            del self.kept[1::2]
+            self.stride *= 2
 
     def broken(self, name: str) -> str | None:
         """Return the last value in words if it is no number: NaN, or infinite for a loss that was finite before.
 
         A best loss begins as infinite, and other metrics may be so by design.
         """
-        step, value = self._last[1][1:] if self._last is not None else (None, 0.0)
+        step, value = self.last[1][1:] if self.last is not None else (None, 0.0)
         if not isinstance(value, str):
             return None
-        ends = [float(each[1][2]) for each in (self._least, self._largest) if each is not None]
+        ends = [float(each[1][2]) for each in (self.least, self.largest) if each is not None]
         if value != NAN and not ("loss" in name.lower() and any(map(math.isfinite, ends))):
             return None
         return f"{name} is {value}" + ("" if step is None else f" at step {step}")
 
     def metric(self, name: str, most: int = MAX_POINTS) -> Metric | None:
         """Return it as the metric *name*, with a curve of at most *most* points; None without a value."""
-        if self._last is None:
+        if self.last is None:
             return None
         self._thin(most)
-        points = {number * self._stride: point for number, point in enumerate(self._kept)}
-        points.update(each for each in (self._least, self._largest, self._last) if each is not None)
+        points = {number * self.stride: point for number, point in enumerate(self.kept)}
+        points.update(each for each in (self.least, self.largest, self.last) if each is not None)
         return Metric(
             name=name,
             count=self.count,
-            last=_reported(self._last[1]),
-            min=_reported(self._least[1]) if self._least is not None else None,
-            max=_reported(self._largest[1]) if self._largest is not None else None,
+            last=_reported(self.last[1]),
+            min=_reported(self.least[1]) if self.least is not None else None,
+            max=_reported(self.largest[1]) if self.largest is not None else None,
             curve=tuple(_short(points[number]) for number in sorted(points)),
         )
-
-    def to_plain(self) -> dict[str, Any]:
-        """Return it as plain values of JSON."""
-        ends = {"last": self._last, "least": self._least, "largest": self._largest}
-        return {"count": self.count, "stride": self._stride, "kept": [*self._kept], **ends}
-
-    @classmethod
-    def from_plain(cls, plain: object) -> Series:
-        """Return what :meth:`to_plain` wrote.
-
-        Raises:
-            Unreadable: *plain* is no such series.
-
-        """
-        fields, found = Fields(plain, "a metric of a run"), cls()
-        found.count, found._stride = fields.whole("count"), fields.whole("stride", least=1)
-        found._kept = [_point(each) for each in fields.each("kept")]
-        if len(found._kept) > MAX_POINTS:
-            raise fields.wrong("kept", f"a list of at most {MAX_POINTS} points")
-        ends = [_numbered(fields.each(name)) if fields.has(name) else None for name in ("last", "least", "largest")]
-        found._last, found._least, found._largest = ends
-        return found
 
 
 def _reported(point: Point) -> Reported:
@@ -188,41 +169,21 @@ def _short(point: Point) -> Point:
     return after_s, step, value if isinstance(value, str) else float(f"{value:.6g}")
 
 
-def _numbered(plain: list[Any]) -> tuple[int, Point]:
-    if len(plain) != 2 or type(plain[0]) is not int:  # noqa: PLR2004 - a number and a point
-        raise Unreadable("a metric of a run cannot be read: a value has no number")
-    return plain[0], _point(plain[1])
-
-
-def _point(plain: object) -> Point:
-    """Return the point that a plain value is.
-
-    Raises:
-        Unreadable: it is none.
-
-    """
-    if isinstance(plain, (list, tuple)) and len(plain) == 3:  # noqa: PLR2004 - see Point
-        after_s, value = number_of(plain[0]), number_of(plain[2])
-        if after_s is not None and value is not None and (plain[1] is None or _is_step(plain[1])):
-            return after_s, plain[1], plain_number(value)
-    raise Unreadable("a metric of a run cannot be read: a point is invalid")
-
-
 def _is_step(plain: object) -> bool:
     return type(plain) is int and 0 <= plain <= MAX_INTEGER
 
 
+@dataclasses.dataclass(slots=True)
 class Collected:
     """What a job has reported so far, in a constant amount of memory. What is invalid is left out: the job wrote it."""
 
-    def __init__(self) -> None:
-        self._series: dict[str, Series] = {}
-        self._params: dict[str, str] = {}
-        self._result: dict[str, Any] | None = None
+    metrics: dict[str, Series] = field(default_factory=dict)
+    params: dict[str, str] = field(default_factory=dict)
+    result: dict[str, Any] | None = None
 
     @property
     def _most(self) -> int:
-        return min(MAX_POINTS, MAX_ALL_POINTS // max(1, len(self._series)))
+        return min(MAX_POINTS, MAX_ALL_POINTS // max(1, len(self.metrics)))
 
     def add_line(self, line: bytes, since_s: float, now_s: float) -> None:
         """Add a line of JSON that :mod:`gpuqueue.job` wrote.
@@ -239,52 +200,31 @@ class Collected:
         after_s = (at_s if at_s is not None and since_s <= at_s <= now_s else now_s) - since_s
         self.add_metrics(_dict(plain.get("metric")).items(), after_s, step if _is_step(step) else None)
         for name, value in _dict(plain.get("param")).items():
-            if isinstance(value, str) and _has_room(self._params, name):
-                self._params[name] = value[:MAX_TEXT]
+            if isinstance(value, str) and _has_room(self.params, name):
+                self.params[name] = value[:MAX_TEXT]
         result = plain.get("result")
         if isinstance(result, dict) and _is_kept(result):
-            self._result = result
+            self.result = result
 
     def add_metrics(self, values: Iterable[tuple[str, object]], after_s: float, step: int | None) -> None:
         """Add one value for each name, *after_s* seconds after the start of the run."""
         for name, plain in values:
             value = number_of(plain)
-            if value is not None and _has_room(self._series, name):
-                series = self._series.setdefault(name, Series())
+            if value is not None and _has_room(self.metrics, name):
+                series = self.metrics.setdefault(name, Series())
                 series.add(value, round(max(0.0, after_s), 3), step, self._most)
 
     def broken(self) -> str | None:
         """Return the first metric whose last value is no number, in words: ``loss is NaN``; None if there is none."""
-        return next((words for name, series in self._series.items() if (words := series.broken(name))), None)
+        return next((words for name, series in self.metrics.items() if (words := series.broken(name))), None)
 
     def values(self) -> JobValues:
         """Return all that is known, in the order in which the names came."""
         most = self._most
-        metrics = (series.metric(name, most) for name, series in self._series.items())
+        metrics = (series.metric(name, most) for name, series in self.metrics.items())
         return JobValues(
-            metrics=tuple(each for each in metrics if each is not None), params=dict(self._params), result=self._result
+            metrics=tuple(each for each in metrics if each is not None), params=dict(self.params), result=self.result
         )
-
-    def to_plain(self) -> dict[str, Any]:
-        """Return it as plain values of JSON."""
-        metrics = {name: series.to_plain() for name, series in list(self._series.items())}
-        return {"metrics": metrics, "params": dict(self._params), "result": self._result}
-
-    @classmethod
-    def from_plain(cls, fields: Fields) -> Collected:
-        """Return what :meth:`to_plain` wrote.
-
-        Raises:
-            Unreadable: *fields* are not valid.
-
-        """
-        found = cls()
-        metrics = fields.below("metrics", "the metrics of a run")
-        found._series = {name: Series.from_plain(metrics.plain(name)) for name in metrics}
-        found._params = fields.below("params", "the parameters of a run").all_texts()
-        result = fields.plain("result")
-        found._result = result if isinstance(result, dict) else None
-        return found
 
 
 def _dict(plain: object) -> Mapping[str, Any]:

@@ -16,12 +16,10 @@ Known forms are the bars of tqdm (PyTorch Lightning, Hugging Face), rich and Ker
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from gpuqueue.lazy.imports import pattern
 from gpuqueue.model.progress import LEAST_SHARE, MAX_SHARE, Progress, Reading
-from gpuqueue.text.json_fields import Fields
 from gpuqueue.text.sanitize import ESCAPES
 
 #: Length of the end of a log to read for the progress of an ended run, in bytes. Bars are redrawn many times a minute.
@@ -134,29 +132,10 @@ class Counter:
     epoch_from: float | None = None
     done_from: float = 0.0
 
-    @classmethod
-    def from_plain(cls, fields: Fields) -> Counter:
-        """Return the counter in *fields*. Raises Unreadable if they are not valid."""
-        total = fields.number("total")
-        if total <= 0:
-            raise fields.wrong("total", "a number above 0")
-        return cls(
-            total=total,
-            rank=fields.whole("rank"),
-            since_s=fields.number("since_s"),
-            done=fields.number("done"),
-            text=fields.text("text")[:_MOST_TEXT],
-            drawn_s=fields.number("drawn_s"),
-            lines=fields.whole("lines"),
-            draws=fields.whole("draws"),
-            is_part=fields.flag("is_part"),
-            is_validation=fields.flag("is_validation"),
-            inner=fields.text_or_none("inner"),
-            inner_at=fields.number_or_none("inner_at"),
-            is_sure=fields.flag("is_sure"),
-            epoch_from=fields.number_or_none("epoch_from"),
-            done_from=fields.number("done_from"),
-        )
+    def __post_init__(self) -> None:
+        if self.total <= 0:
+            raise ValueError("a counter counts to a number above 0")
+        self.text = self.text[:_MOST_TEXT]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +176,11 @@ class ProgressReader:
     #: When the output is read, and when it was before that: what is new was written in between.
     at_s: float = 0.0
     before_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if len(self.counters) > _MOST_COUNTERS or not (self.whole is None or self.whole in self.counters):
+            raise ValueError("the progress of a run has a few counters with that of the whole")
+        self.share = min(MAX_SHARE, max(0.0, self.share))
 
     def declare(self, text: str) -> None:
         """Look for the numbers of epochs and steps in *text*, such as the arguments. The first one counts."""
@@ -244,41 +228,6 @@ class ProgressReader:
         """Return the progress at *now_s*, None if it is unknown or unsure."""
         found = self.reading(now_s)
         return found.progress if found is not None and found.is_sure else None
-
-    def to_plain(self) -> dict[str, Any]:
-        """Return it as plain values, but for the unfinished lines: they are read again."""
-        return {**asdict(self), "pending": {}}
-
-    @classmethod
-    def from_plain(cls, plain: object) -> ProgressReader:
-        """Return what :meth:`to_plain` wrote, perhaps in another worker.
-
-        Raises:
-            Unreadable: *plain* is not valid.
-
-        """
-        fields = Fields(plain, "the progress of a run")
-        counters = fields.below("counters", "the counters of a run")
-        whole = fields.text_or_none("whole")
-        if len([*counters]) > _MOST_COUNTERS or not (whole is None or whole in counters):
-            raise fields.wrong("counters", "a few counters with that of the whole")
-        return cls(
-            counters={key: Counter.from_plain(counters.below(key, "a counter of a run")) for key in counters},
-            declared=fields.whole_or_none("declared"),
-            steps=fields.whole_or_none("steps"),
-            first_epoch=fields.number_or_none("first_epoch"),
-            last_epoch=fields.number("last_epoch"),
-            is_total_beside=fields.flag("is_total_beside"),
-            lines=fields.whole("lines"),
-            draws=fields.whole("draws"),
-            whole=whole,
-            share=min(MAX_SHARE, max(0.0, fields.number("share"))),
-            shown=fields.number("shown"),
-            was_sure=fields.flag("was_sure"),
-            points=[_point(fields, each) for each in fields.each("points")],
-            at_s=fields.number("at_s"),
-            before_s=fields.number("before_s"),
-        )
 
     # ---- lines -------------------------------------------------------------------------------------------------------
 
@@ -468,12 +417,6 @@ class ProgressReader:
         left_s = (1 - share) * (at_s - since_s) / (share - before)
         # Until the next point is due. A job that hangs comes no nearer to its end.
         return max(0.0, left_s - min(now_s - at_s, at_s - self.points[-2][0]))
-
-
-def _point(fields: Fields, plain: Any) -> tuple[float, float]:
-    if not isinstance(plain, (list, tuple)) or [type(each) for each in plain] != [float, float]:
-        raise fields.wrong("points", "a list of times and shares")
-    return plain[0], plain[1]
 
 
 def progress_of(written: bytes, command: str = "") -> Progress | None:

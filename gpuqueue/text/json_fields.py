@@ -132,15 +132,6 @@ class Fields:
                 self.text(name)
         return dict(self._plain)
 
-    def wholes_or_none(self, name: str) -> tuple[int | None, ...]:
-        """Return a field that is a list of whole numbers from 0 to MAX_INTEGER, or nulls."""
-        value = self._plain.get(name)
-        if not isinstance(value, (list, tuple)) or not all(
-            each is None or (type(each) is int and 0 <= each <= MAX_INTEGER) for each in value
-        ):
-            raise self.wrong(name, "a list of whole numbers and nulls")
-        return tuple(value)
-
     def below(self, name: str, what: str) -> Fields:
         """Return the fields of the nested object in the field *name*. *what* is its name in messages."""
         if name not in self._plain:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuqueue.codec.wire import to_stored
+from gpuqueue.codec.wire import from_plain, to_stored
 from gpuqueue.errors import Unreachable, Unreadable
 from gpuqueue.model import xids
 from gpuqueue.model.device import Device, DeviceKind, Health, Utilisation, Xid
@@ -322,14 +322,16 @@ class LiveRun:
             mine = [device.uuid for device in self.held.devices if device.uuid in devices]
             meters = {uuid: Meter.adopted(devices.plain(uuid)) for uuid in mine}
             at_once_bytes = stored.whole_or_none("at_once_bytes")
-            output = RunOutput.from_plain(stored.below("output", "the output of a run")) if "output" in stored else None
+            output = self._output
+            if "output" in stored:
+                output = from_plain(RunOutput, stored.plain("output"), "the output of a run")
             if "values" in stored:
-                self.values.resume(stored.below("values", "the values of a run"))
+                self.values.resume(stored.plain("values"))
         except Unreadable as error:
             log.warning("%s: its figures so far are lost: %s", self, error)
             return
         self.since_s = min(max(0.0, since_s), self.since_s)  # never in the future of this host's clock
-        self.at_once_bytes, self.meters, self._output = at_once_bytes, meters, output or self._output
+        self.at_once_bytes, self.meters, self._output = at_once_bytes, meters, output
 
 
 class LiveRuns:

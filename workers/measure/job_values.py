@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from gpuqueue.codec.wire import from_plain, to_stored
 from gpuqueue.errors import Unreadable
 from gpuqueue.model.job_values import Collected, JobValues, metrics_in
 from gpuqueue.model.run import NoteKind, RunNote
@@ -25,12 +27,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from gpuqueue.text.json_fields import Fields
-
 #: Most bytes of one file that are read at a heartbeat, which take some tenths of a second. Of a log that grows faster
 #: only the newest are searched. At the end of the run, all is read that the shim has kept of the file ``metrics``.
 MOST_BYTES = 1024 * 1024
 CHUNK_BYTES = 256 * 1024
+
+
+@dataclass(slots=True)
+class KeptValues:
+    """The values of a run so far, how far each file was read, and how many bytes of ``metrics`` were removed before."""
+
+    collected: Collected = field(default_factory=Collected)
+    offsets: dict[str, int] = field(default_factory=lambda: {METRICS: 0, LOG: 0})
+    missing_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if self.offsets.keys() != {METRICS, LOG}:
+            raise ValueError("an offset is missing")
 
 
 class ValuesReader:
@@ -39,10 +52,7 @@ class ValuesReader:
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
         self._lock = threading.Lock()
-        self._collected = Collected()
-        #: How far each file was read, in bytes, and how many bytes of ``metrics`` were removed before.
-        self._offsets = {METRICS: 0, LOG: 0}
-        self._missing_bytes = 0
+        self._kept = KeptValues()
 
     def read(self, since_s: float, now_s: float, log_tail: bytes | None = None) -> None:
         """Read what is new. *since_s* is the start of the run and *now_s* now, on the host's monotonic clock.
@@ -53,40 +63,40 @@ class ValuesReader:
         with self._lock:
             for text in self._new(METRICS, is_over=is_over):
                 for line in text.splitlines():
-                    self._collected.add_line(line, since_s, now_s)
-            is_whole = log_tail is not None and not self._offsets[LOG] and len(log_tail) < TAIL_BYTES
+                    self._kept.collected.add_line(line, since_s, now_s)
+            is_whole = log_tail is not None and not self._kept.offsets[LOG] and len(log_tail) < TAIL_BYTES
             for text in [log_tail or b""] if is_whole else self._new(LOG, is_over=is_over):
                 if b"metric:" in text or b"{'" in text:
                     for values, step in metrics_in(text):
-                        self._collected.add_metrics(values.items(), now_s - since_s, step)
+                        self._kept.collected.add_metrics(values.items(), now_s - since_s, step)
             if is_whole:
-                self._offsets[LOG] = len(log_tail or b"")
+                self._kept.offsets[LOG] = len(log_tail or b"")
 
     def values(self) -> JobValues | None:
         """Return all values so far, or None if there are none."""
         with self._lock:
-            found = self._collected.values()
+            found = self._kept.collected.values()
         return None if found == JobValues() else found
 
     @property
     def broken(self) -> str | None:
         """The first metric that is no number now, in words: ``loss is NaN``; None if there is none."""
         with self._lock:
-            return self._collected.broken()
+            return self._kept.collected.broken()
 
     @property
     def gap(self) -> RunNote | None:
         """The note that a part of what the job reported was not read; None if all was."""
-        if not self._missing_bytes:
+        if not self._kept.missing_bytes:
             return None
-        return RunNote(kind=NoteKind.METRICS_IN_PART.value, size_bytes=self._missing_bytes)
+        return RunNote(kind=NoteKind.METRICS_IN_PART.value, size_bytes=self._kept.missing_bytes)
 
     def _new(self, name: str, *, is_over: bool) -> Iterator[bytes]:
         """Yield the lines of a file since the last call. Reads no link and waits for no pipe. Raises nothing."""
         path = f"{self._run_dir}/{name}"
         with contextlib.suppress(OSError, Unreadable):
             size = os.stat(path, follow_symlinks=False).st_size  # noqa: PTH116 - a Path is slower to create than this
-            if size == self._offsets[name]:
+            if size == self._kept.offsets[name]:
                 return
             self._skip(name, size)
             fd = open_regular(path)
@@ -97,47 +107,45 @@ class ValuesReader:
 
     def _skip(self, name: str, size: int) -> None:
         """Begin where reading can begin, in a file of *size* bytes: it was cut, or grows faster than it is read."""
-        offset = self._offsets[name]
+        offset = self._kept.offsets[name]
         if size < offset:
             self._missed(name, offset - size)
-            self._offsets[name] = size
+            self._kept.offsets[name] = size
         elif name == LOG:
-            self._offsets[name] = max(offset, size - MOST_BYTES)
+            self._kept.offsets[name] = max(offset, size - MOST_BYTES)
 
     def _missed(self, name: str, count: int) -> None:
         if name == METRICS:
-            self._missing_bytes += count
+            self._kept.missing_bytes += count
 
     def _lines(self, fd: int, name: str, size: int, *, is_over: bool) -> Iterator[bytes]:
         left = MAX_REPORTS_BYTES if is_over and name == METRICS else MOST_BYTES
-        while left > 0 and self._offsets[name] < size and (found := next_data(fd, self._offsets[name], CHUNK_BYTES)):
+        offsets = self._kept.offsets
+        while left > 0 and offsets[name] < size and (found := next_data(fd, offsets[name], CHUNK_BYTES)):
             begin, data = found
             whole = data.rfind(b"\n") + 1
             if not whole and begin + len(data) >= size and not is_over:
                 return  # the job has not ended the line yet
             data = data[: whole or len(data)]
-            self._missed(name, begin - self._offsets[name])
-            self._offsets[name] = begin + len(data)
+            self._missed(name, begin - offsets[name])
+            offsets[name] = begin + len(data)
             left -= len(data)
             yield data
 
     def to_plain(self) -> dict[str, Any] | None:
-        """Return the values so far as plain values of JSON, or None if there are none."""
+        """Return what another worker continues as plain values, or None if there are none."""
         with self._lock:
-            plain = self._collected.to_plain()
-            if not any(plain.values()) and not self._missing_bytes:
+            if self._kept.collected == Collected() and not self._kept.missing_bytes:
                 return None
-            return {**plain, "offsets": dict(self._offsets), "missing_bytes": self._missing_bytes}
+            return to_stored(self._kept)  # type: ignore[no-any-return] # a value becomes a dictionary
 
-    def resume(self, fields: Fields) -> None:
+    def resume(self, plain: object) -> None:
         """Restore what :meth:`to_plain` of another worker returned.
 
         Raises:
-            Unreadable: *fields* are not valid.
+            Unreadable: *plain* is not valid.
 
         """
-        offsets = fields.below("offsets", "how far the values of a run were read")
-        found, missing = Collected.from_plain(fields), fields.whole("missing_bytes")
-        reached = {name: offsets.whole(name) for name in self._offsets}
+        kept = from_plain(KeptValues, plain, "the values of a run")
         with self._lock:
-            self._collected, self._offsets, self._missing_bytes = found, reached, missing
+            self._kept = kept

@@ -149,7 +149,6 @@ def test_a_field_is_what_it_must_be_or_an_error(value: Any) -> None:
         (fields.flag, bool),
         (fields.each, list),
         (fields.texts, tuple),
-        (fields.wholes_or_none, tuple),
     ):
         got = read(take, "x")
         assert got is None or isinstance(got, kinds)

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from gpuqueue.codec import decode_ended, encode_ended
-from gpuqueue.codec.wire import from_plain, to_plain
+from gpuqueue.codec.wire import from_plain, to_plain, to_stored
 from gpuqueue.errors import Unreadable
 from gpuqueue.model.job_values import MAX_ALL_POINTS, MAX_NAMES, MAX_POINTS, Collected, JobValues, Metric, metrics_in
 from gpuqueue.model.run import Ending
-from gpuqueue.text.json_fields import Fields
 
 
 def lines(*reports: Any, collected: Collected | None = None) -> Collected:
@@ -145,8 +144,8 @@ def test_what_was_collected_goes_on_in_another_worker() -> None:
     reports: list[Any] = [{"metric": {"a": number, "b": math.nan}, "step": number} for number in range(1300)]
     first = lines(*reports[:700], {"param": {"p": "1"}}, {"result": {"r": 1}})
 
-    stored = json.loads(json.dumps(first.to_plain(), allow_nan=False))
-    both = lines(*reports[700:], collected=Collected.from_plain(Fields(stored, "values")))
+    stored = json.loads(json.dumps(to_stored(first), allow_nan=False))
+    both = lines(*reports[700:], collected=from_plain(Collected, stored))
 
     whole = lines(*reports, {"param": {"p": "1"}}, {"result": {"r": 1}}).values()
     assert [metric.count for metric in whole.metrics] == [metric.count for metric in both.values().metrics]
@@ -162,7 +161,7 @@ def test_what_was_collected_goes_on_in_another_worker() -> None:
 def test_damaged_figures_are_unreadable(damage: dict[str, Any]) -> None:
     """The worker then goes on without them."""
     with pytest.raises(Unreadable):
-        Collected.from_plain(Fields({"metrics": {}, "params": {}, "result": None, **damage}, "values"))
+        from_plain(Collected, damage)
 
 
 @pytest.mark.parametrize(

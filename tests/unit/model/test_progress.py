@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tqdm import tqdm  # type: ignore[import-untyped]
 
+from gpuqueue.codec.wire import from_plain, to_stored
 from gpuqueue.errors import Unreadable
 from gpuqueue.model.progress import MAX_SHARE, Progress
 from gpuqueue.model.progress_reader import ProgressReader, progress_of, steps_in
@@ -261,11 +262,10 @@ def test_a_worker_that_adopts_the_run_goes_on() -> None:
     reader = ProgressReader()
     for number in range(1, 100):
         reader.feed(f"step {number}/200\n".encode(), float(number))
-    kept = json.loads(json.dumps(reader.to_plain()))
-    reader.pending.clear()
+    kept = json.loads(json.dumps(to_stored(reader)))
 
-    assert ProgressReader.from_plain(kept) == reader
-    assert ProgressReader.from_plain(kept).progress(100.0) == reader.progress(100.0)
+    assert from_plain(ProgressReader, kept) == reader
+    assert from_plain(ProgressReader, kept).progress(100.0) == reader.progress(100.0)
 
 
 @pytest.mark.parametrize(
@@ -282,11 +282,11 @@ def test_what_is_damaged_is_not_taken_over(change: Callable[[dict[str, object]],
     """A job may have written to the file."""
     reader = ProgressReader()
     reader.feed(b"step 3/9\n", 1.0)
-    plain = json.loads(json.dumps(reader.to_plain()))
+    plain = json.loads(json.dumps(to_stored(reader)))
     change(plain)
 
     with pytest.raises(Unreadable):
-        ProgressReader.from_plain(plain)
+        from_plain(ProgressReader, plain)
 
 
 #: What real programs have written, each in three epochs (tests/golden/outputs/record.py).
@@ -364,7 +364,7 @@ def test_any_output_is_read(pieces: list[bytes]) -> None:
         reader.feed(piece, float(number), is_cut=number % 7 == 6)
         found = reader.progress(float(number))
         assert found is None or 0 <= found.share <= MAX_SHARE
-    assert ProgressReader.from_plain(json.loads(json.dumps(reader.to_plain()))).whole == reader.whole
+    assert from_plain(ProgressReader, json.loads(json.dumps(to_stored(reader)))).whole == reader.whole
 
 
 @pytest.mark.parametrize(

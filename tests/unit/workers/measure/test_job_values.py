@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from gpuqueue.text.json_fields import Fields
 from workers.measure.job_values import MOST_BYTES, ValuesReader
 
 
@@ -65,7 +64,7 @@ def test_another_reader_goes_on_where_the_figures_end(run_dir: Path) -> None:
     report(run_dir, line("a") * 2)
     first.read(0.0, 2.0)
 
-    second.resume(Fields(saved, "values"))
+    second.resume(saved)
     report(run_dir, line("a") * 4)
     second.read(0.0, 3.0, (run_dir / "log").read_bytes())
 
