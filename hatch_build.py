@@ -34,7 +34,7 @@ class PageParts(BuildHookInterface):  # type: ignore[type-arg] # hatchling does 
 
     def _record_commit(self, build_data: dict[str, Any]) -> None:
         """Add the commit of this checkout as a file. A source archive, which is no checkout, has the file already."""
-        from gpuqueue.system.build_commit import RECORD, commit_of_code  # noqa: PLC0415 - from the directory, as above
+        from gpuqueue.system.git_checkout import RECORD, commit_of_code  # noqa: PLC0415 - from the directory, as above
 
         commit, package = commit_of_code(), Path(self.root, "gpuqueue")
         if commit is not None and not (package / RECORD).exists():

@@ -16,11 +16,10 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from gpuqueue.learning.first_try import tried
 from gpuqueue.learning.line import number_of
 from gpuqueue.learning.past_run import PastRun, Proof
 from gpuqueue.learning.replay import Rule
-from gpuqueue.learning.rule import LEAST_BYTES
+from gpuqueue.learning.rule import LEAST_BYTES, tried
 
 #: The number of newest runs that count, and of nearest ones.
 LAST, NEAREST = 20, 3

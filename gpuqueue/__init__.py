@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from gpuqueue.client import Client
     from gpuqueue.errors import GpuQueueError, NoResult
     from gpuqueue.executor.calls import Call
-    from gpuqueue.executor.executor import Executor
-    from gpuqueue.executor.task import task
+    from gpuqueue.executor.executor import Executor, task
     from gpuqueue.model.device import Device, DeviceFilter, Peak, PeakSource
     from gpuqueue.model.job import Job, JobState
     from gpuqueue.model.job_request import JobRequest
@@ -50,7 +49,7 @@ _HOMES = {
     "Record": "gpuqueue.model.run",
     "Run": "gpuqueue.model.run",
     "Settings": "gpuqueue.settings.settings",
-    "task": "gpuqueue.executor.task",
+    "task": "gpuqueue.executor.executor",
 }
 
 __all__ = [

@@ -183,7 +183,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, value: object) -> Non
     """Print the version, and the commit of the code if it is known."""
     if not value or ctx.resilient_parsing:
         return
-    from gpuqueue.system.build_commit import commit_of_code  # noqa: PLC0415 - only for this option
+    from gpuqueue.system.git_checkout import commit_of_code  # noqa: PLC0415 - only for this option
 
     commit = commit_of_code()
     click.echo(f"gpuqueue, version {__version__}{f' (commit {commit[:SHOWN]})' if commit else ''}")

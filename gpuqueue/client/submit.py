@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from gpuqueue.model.array import Array
     from gpuqueue.queue.lease import DeviceStatus
     from gpuqueue.queue.requests import Ends
-    from gpuqueue.system import output_link, script_text
+    from gpuqueue.system import output_link, slurm_script
 else:  # needed by few submits
     devices = later("gpuqueue.client.devices")
     estimates = later("gpuqueue.client.estimates")
@@ -61,7 +61,7 @@ else:  # needed by few submits
     python_environments = later("gpuqueue.model.python_environments")
     reads = later("gpuqueue.client.reads")
     retry = later("gpuqueue.client.retry")
-    script_text = later("gpuqueue.system.script_text")
+    slurm_script = later("gpuqueue.system.slurm_script")
     snapshots = later("gpuqueue.client.snapshots")
     times = later("gpuqueue.model.times")
     wire = later("gpuqueue.codec.wire")
@@ -231,7 +231,7 @@ def completed(
         placeholders.check(spec)
     judged = script_to_judge(spec)
     if judged is not None:
-        script_text.check(*judged, spec, request, note)
+        slurm_script.check(*judged, spec, request, note)
     return spec
 
 

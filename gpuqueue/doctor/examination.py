@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,10 +12,14 @@ from typing import IO
 
 from gpuqueue.codec.wire import from_plain
 from gpuqueue.doctor import history, processes, queue, service, state, store, values
+from gpuqueue.doctor.queue import is_down
 from gpuqueue.doctor.site import INTEGRITY_S, POLL_S, Site
-from gpuqueue.errors import Unreadable
+from gpuqueue.doctor.values import outside_of_jobs
+from gpuqueue.embedded.machine import Machine
+from gpuqueue.errors import GpuQueueError, Refused, Unreadable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.finding import Check, Finding, Grade, examined, name_of, problem, unknown
+from gpuqueue.queue.diagnostics import queue_facts
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import end, installed
 from gpuqueue.system.timed_call import CallFailed, TimedCall
@@ -178,3 +183,57 @@ def _repairs(lines: list[str]) -> Iterator[str]:
 def absent(why: str) -> Finding:
     """Return the finding that ``gpuqueue-worker`` cannot be run, for the reason *why*."""
     return problem(why, "install gpuqueue-server whole again: gpuqueue and gpuqueue-worker belong together")
+
+
+#: Time limit of the repairs in this process, in seconds.
+REPAIR_S = 15.0
+
+
+def repair(environ: Mapping[str, str]) -> Iterator[str]:
+    """Make the safe repairs, and yield a text for each repair, or for why it could not be made."""
+    environ = outside_of_jobs(environ)
+    settings, faults = Settings.salvage(environ)
+    if faults:  # the site is unknown
+        yield f"nothing was repaired: {faults[0]}"
+        return
+    try:
+        owner = TimedCall(lambda: settings.state_dir.stat().st_uid, REPAIR_S).result()
+    except CallFailed as why:
+        yield f"nothing was repaired: {why}"
+        return
+    if owner != os.getuid():  # files created here would have the wrong owner
+        yield f"nothing was repaired: {settings.state_dir} is not this account's; gpuqueue doctor shows whose it is"
+        return
+    try:
+        yield from TimedCall(lambda: resume_after_a_killed_down(settings), REPAIR_S).result()
+    except CallFailed as why:
+        yield f"devices were left as they are: {why}"
+    try:
+        answer = ask(environ, deep=False, fix=True)
+    except GpuQueueError as error:
+        yield f"runs were left as they are: {error}"
+    else:
+        yield from answer.repairs
+
+
+def resume_after_a_killed_down(settings: Settings) -> list[str]:
+    """Resume this machine's devices that a killed ``down`` left drained, and return a text for each.
+
+    ``gpuqueue up`` does the same. Nothing is done if the host process does not run, or if an ``up`` or ``down`` is in
+    progress. Drains by people stay.
+    """
+    machine = Machine(settings)
+    if machine.host_running() is None:
+        return []
+    try:
+        with machine.alone():
+            here = [each for each in queue_facts(settings.redis_url).devices if each.status.host == settings.own_host]
+            drained = [each.status.device for each in here if is_down(each)]
+            if drained:
+                machine.resume()
+            return [
+                f"device {device.index} ({device.uuid}) is no longer drained for a down that was killed"
+                for device in drained
+            ]
+    except Refused:
+        return []  # an up or down is in progress

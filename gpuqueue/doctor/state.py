@@ -13,8 +13,8 @@ from gpuqueue.doctor.site import Site
 from gpuqueue.model.finding import Check, Finding, Findings, note, ok, problem, warning
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.account import name_of
+from gpuqueue.system.disk_room import USE_A_LOCAL_DISK, filesystem_of, network_trouble
 from gpuqueue.system.logs import LOGS
-from gpuqueue.system.mounts import USE_A_LOCAL_DISK, filesystem_of, network_trouble
 from gpuqueue.system.ownership import IN_A_COPY, original_of
 from gpuqueue.system.timed_call import CallFailed
 from gpuqueue.text.units import GIB, MIB, format_bytes

@@ -5,5 +5,5 @@ in its directory, the call and its result are files in a directory of the caller
 travels with it, and the result is a kept file that is fetched.
 
 Start reading at ``executor.py``. ``submissions.py`` has the files of a submission, ``inside.py`` what runs in the job,
-``watcher.py`` the thread that waits, and ``task.py`` the decorator.
+``watcher.py`` the thread that waits, with the futures.
 """

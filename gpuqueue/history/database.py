@@ -13,13 +13,11 @@ from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.history import (
     access_tokens,
     audit,
-    device_names,
     environments,
-    folded,
+    filters,
     members,
     notifications,
     queries,
-    recorded_events,
     refill,
     repeating,
     writer,
@@ -107,15 +105,15 @@ class HistoryDatabase:
 
     cursor = _with_connection(queries.cursor)
     history = _with_connection(queries.history)
-    folded = _with_connection(folded.folded)
+    folded = _with_connection(queries.folded)
     get = _with_connection(queries.get)
     events = _with_connection(queries.events)
     states = _with_connection(queries.states)
     summaries = _with_connection(queries.summaries)
     max_job_id = _with_connection(queries.max_job_id)
-    gpu_hosts = _with_connection(device_names.gpu_hosts)
-    recorded_position = _with_connection(recorded_events.position)
-    recorded_events = _with_connection(recorded_events.recorded_events)
+    gpu_hosts = _with_connection(filters.gpu_hosts)
+    recorded_position = _with_connection(queries.position)
+    recorded_events = _with_connection(queries.recorded_events)
     statistics = _with_connection(figures.statistics)
     course = _with_connection(figures.course)
     members_among = _with_connection(members.among)

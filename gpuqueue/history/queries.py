@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from datetime import datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -15,18 +17,18 @@ from gpuqueue.history.members import last_id_of, requests
 from gpuqueue.history.past_runs import MOST_SPEC_BYTES, TELLING, codes_of, is_probe, runs_of
 from gpuqueue.history.records import event_of, parts, record_of, records_of
 from gpuqueue.history.tables import job_events, jobs, metadata, outbox_cursor, run_devices, runs
+from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import later
 from gpuqueue.learning.past_run import Proof
 from gpuqueue.learning.replay import PastJob
 from gpuqueue.model.event import Act, Cursor, Event, place
-from gpuqueue.model.history_query import HistoryQuery
+from gpuqueue.model.history_query import FoldedRow, HistoryQuery
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_spec import Account
-from gpuqueue.model.run import Record, Survivor
+from gpuqueue.model.run import EndingKind, Record, StartKind, Survivor
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime
 
     from gpuqueue.history.past_runs import Code
     from gpuqueue.learning.past_run import PastRun
@@ -312,3 +314,142 @@ def retried(connection: sa.Connection, job_ids: Collection[int]) -> set[int]:
     names_one = jobs.c.spec.contains('"retry_of"', autoescape=True)
     found = connection.execute(sa.select(jobs.c.spec).where(jobs.c.id > min(job_ids), names_one)).scalars()
     return {int(plain["retry_of"]) for plain in map(json.loads, found) if plain.get("retry_of")} & {*job_ids}
+
+
+# ---- arrays as one row -----------------------------------------------------------------------------------------------
+
+# The ids of an array and its members are one block. So the list is read along the ids, and from the first row of an
+# array it goes on behind the block: the cost depends on the number of rows shown, not on the size of the arrays. In the
+# order of ends, the members of an array are apart. So only arrays and single jobs are listed there, and an array is
+# where it has ended as a whole.
+
+
+def folded(connection: sa.Connection, query: HistoryQuery) -> list[FoldedRow]:
+    """Return at most ``limit`` rows of the jobs that match *query*, in the order of their ids or of their ends.
+
+    An array is one row, with the number of its matching members in each state.
+    """
+    if not query.is_by_id:
+        return [_row(connection, query, each) for each in history(connection, query, with_members=False)]
+    rows: list[FoldedRow] = []
+    page = query
+    while len(rows) < query.limit:
+        records = history(connection, page)
+        for record in records:
+            array_id = _array_of(record)
+            if rows and array_id is not None and array_id == _array_of(rows[-1].record):
+                continue
+            rows.append(_row(connection, query, record))
+            if len(rows) == query.limit:
+                return rows
+        if len(records) < page.limit:
+            return rows
+        page = replace(page, after_id=rows[-1].last_id)
+    return rows
+
+
+def _array_of(record: Record) -> int | None:
+    """Return the id of the array that *record* is, or belongs to, or None."""
+    if record.job.member is not None:
+        return record.job.member.array_id
+    return record.job.id if record.job.spec.array is not None else None
+
+
+def _row(connection: sa.Connection, query: HistoryQuery, record: Record) -> FoldedRow:
+    array_id = _array_of(record)
+    if array_id is None:
+        return FoldedRow(record=record, last_id=record.job.id)
+    members, highest = filters.counts(connection, replace(query, array_id=array_id, after_id=None))
+    return FoldedRow(
+        record=record if record.job.id == array_id else get(connection, array_id) or record,
+        members={state: members[state.value] for state in JobState if state.value in members},
+        last_id=max(array_id, highest) if query.reverse and query.is_by_id else array_id,
+    )
+
+
+#: The events that are counted.
+ACTS = (Act.SUBMIT, Act.CLAIM, Act.RELEASE_CLAIM, Act.STARTED, Act.PREEMPT, Act.FINISH, Act.LOSE)
+#: Numbers of event ids from here on belong to events that a rebuild has written again (refill.py).
+_AGAIN = 10**9
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecordedEvent:
+    """An event with what its job and its run have now. ``wait_s`` is known for the first start of a job."""
+
+    act: Act
+    start_kind: StartKind | None = None
+    wait_s: float | None = None
+    ending: EndingKind | None = None
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Position:
+    """How far a reader has read. ``seen`` are the ids of the last millisecond, which may have more events later."""
+
+    cursor: Cursor
+    seen: frozenset[str] = frozenset()
+
+
+def position(connection: sa.Connection) -> Position:
+    """Return the position behind all recorded events."""
+    read = cursor(connection) or Cursor(epoch="")
+    seen = connection.scalars(sa.select(job_events.c.event_id).where(*_after(read))) if read.epoch else ()
+    return Position(cursor=read, seen=frozenset(seen))
+
+
+def recorded_events(
+    connection: sa.Connection, after: Position, most: int
+) -> tuple[Sequence[RecordedEvent], Position, bool]:
+    """Return at most *most* events behind *after*, the new position, and whether there may be more.
+
+    After a rebuild of the store its events are read from their beginning. What the rebuild wrote again is left out.
+    """
+    newest = cursor(connection)
+    if newest is None:
+        return (), after, False
+    if newest.epoch != after.cursor.epoch:
+        after = Position(cursor=Cursor(epoch=newest.epoch))
+    limit = most + len(after.seen)
+    rows = connection.execute(_wanted().where(*_after(after.cursor)).order_by(job_events.c.event_id).limit(limit)).all()
+    new = [row for row in rows if row.event_id not in after.seen][:most]
+    if not new:
+        return (), after, False
+    last_ms = place(new[-1].event_id)[0]
+    before = after.seen if last_ms == place(after.cursor.last_id)[0] else frozenset()
+    reached = Position(
+        cursor=Cursor(epoch=newest.epoch, last_id=f"{last_ms}-0"),
+        seen=before.union(row.event_id for row in new if place(row.event_id)[0] == last_ms),
+    )
+    counted = [_event(row) for row in new if row.act in ACTS and place(row.event_id)[1] < _AGAIN]
+    return counted, reached, len(rows) == limit
+
+
+def _after(cursor: Cursor) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions for the events from the millisecond of *cursor* on. As text ``…-10`` precedes ``…-9``."""
+    ms, _ = place(cursor.last_id)
+    return [job_events.c.epoch == cursor.epoch, job_events.c.event_id >= (f"{ms}-" if ms else "")]
+
+
+def _wanted() -> sa.Select[tuple[object, ...]]:
+    of_run = (runs.c.job_id == job_events.c.job_id) & (runs.c.attempt == job_events.c.attempt)
+    source = job_events.outerjoin(jobs, jobs.c.id == job_events.c.job_id).outerjoin(runs, of_run)
+    columns = (
+        *(job_events.c.event_id, job_events.c.act, job_events.c.at, job_events.c.attempt, jobs.c.submitted_at),
+        *(runs.c.start_kind, runs.c.ending, runs.c.exit_code),
+    )
+    return sa.select(*columns).select_from(source)
+
+
+def _event(row: sa.Row[tuple[object, ...]]) -> RecordedEvent:
+    at, submitted_at = row.at, row.submitted_at
+    is_first = row.act == Act.STARTED and row.attempt == 1
+    known = is_first and isinstance(at, datetime) and isinstance(submitted_at, datetime)
+    return RecordedEvent(
+        act=Act(row.act),
+        start_kind=StartKind.known(row.start_kind),
+        wait_s=max(0.0, (at - submitted_at).total_seconds()) if known else None,
+        ending=EndingKind(row.ending) if row.ending else None,
+        exit_code=row.exit_code,
+    )

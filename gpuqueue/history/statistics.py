@@ -27,7 +27,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-from gpuqueue.history.device_names import WITHOUT_INDEX, device_labels
+from gpuqueue.history.filters import WITHOUT_INDEX, device_labels
 from gpuqueue.history.tables import UtcDateTime, jobs, run_devices, runs
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import EndingKind

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from gpuqueue.errors import GpuQueueError, Refused
-from gpuqueue.installation.step import State
+from gpuqueue.installation.files import State
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.system.process import each_process
 

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from gpuqueue.errors import GpuQueueError, Refused, install_extra
-from gpuqueue.installation.files import File, Owned
+from gpuqueue.installation.files import File, Owned, State, Step
 from gpuqueue.installation.services import (
     STARTED,
     Units,
@@ -25,7 +25,6 @@ from gpuqueue.installation.services import (
     take_down,
 )
 from gpuqueue.installation.site import CONFIG, ETC, RECORD, UNITS, SystemSite
-from gpuqueue.installation.step import State, Step
 from gpuqueue.installation.steps import steps_of, steps_of_host
 from gpuqueue.settings.settings import Settings
 

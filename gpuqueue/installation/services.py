@@ -12,8 +12,8 @@ from pathlib import Path
 from gpuqueue.embedded.machine import Machine
 from gpuqueue.errors import GpuQueueError, Unreachable
 from gpuqueue.installation.accounts import has_account
+from gpuqueue.installation.files import State
 from gpuqueue.installation.site import CONFIG, LAUNCHER_RUN, NOTIFIER_RUN, RUN, RUNS_UNIT, STATE, SystemSite
-from gpuqueue.installation.step import State
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.settings.settings import Settings
 

@@ -3,7 +3,7 @@
 Beside the learned number it tries plain rules, each of which takes the peaks of earlier runs in bytes, oldest first.
 
 A run fits if its allocation is at least its peak. A run that does not fit is lost, and the next one gets twice as much:
-:func:`gpuqueue.learning.first_try.tried` has the price.
+:func:`gpuqueue.learning.rule.tried` has the price.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import TypeAlias
 
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.learning import first_try
+from gpuqueue.learning import rule
 from gpuqueue.learning.past_run import MOST_JOBS, PastRun, Proof
 from gpuqueue.learning.rule import LEAST_BYTES, rounded_up
 from gpuqueue.learning.signature import Lesson, Wanted, lesson_for
@@ -179,7 +179,7 @@ def _figures(repeats: Iterable[_Repeat], rule: str) -> ReplayFigures:
 def _tried(job: PastJob, allocated_bytes: int) -> tuple[int, float]:
     """Return how many runs are lost before one fits, and the memory times time that all of them reserve."""
     need = job.runs[0]
-    lost, taken = first_try.tried(need.bytes, max(LEAST_BYTES, allocated_bytes), need.room_bytes)
+    lost, taken = rule.tried(need.bytes, max(LEAST_BYTES, allocated_bytes), need.room_bytes)
     return lost, taken * job.duration_s * job.devices
 
 

@@ -13,7 +13,7 @@ The rule, with its sources:
 - A run that filled its allocation and ended well shows that the allocation is enough. It asks for no more: with a
   margin each run would fill its larger cap again, and the number would grow up to the whole device.
 - Where the peaks vary, a job that runs again after a lack of memory may ask for less at first
-  (:mod:`gpuqueue.learning.first_try`).
+  (:mod:`gpuqueue.learning.rule`).
 - A run that died for lack of memory asks for twice what it had, unless a run peaked at as much. After an
   out-of-memory error, x 1.5 lost twice as many tries as x 2 in the simulation.
 
@@ -24,17 +24,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.lazy.imports import later
 from gpuqueue.learning.past_run import PastRun, Proof
 from gpuqueue.text.units import GIB, MIB
-
-if TYPE_CHECKING:
-    from gpuqueue.learning import first_try
-else:
-    first_try = later("gpuqueue.learning.first_try")
 
 #: The number of trusted peaks that count, the first ones.
 LAST = 20
@@ -145,11 +138,11 @@ def learned(
 def _first_bytes(counted: Sequence[PastRun], room_bytes: int | None) -> int | None:
     """Return the first request by the runs that show what is enough. One that filled its allocation had enough."""
     needs = [
-        first_try.Need(run.bytes, run.bytes if run.proof is Proof.CAPPED else rounded_up(_enough(run.bytes)))
+        Need(run.bytes, run.bytes if run.proof is Proof.CAPPED else rounded_up(_enough(run.bytes)))
         for run in counted
         if run.proof in {Proof.PEAK, Proof.CAPPED}
     ]
-    return first_try.first_request(needs, room_bytes)
+    return first_request(needs, room_bytes)
 
 
 def with_margin(peaks: Sequence[int]) -> int:
@@ -201,3 +194,68 @@ def _first(runs: Sequence[PastRun]) -> Sequence[PastRun]:
 
 def _largest(runs: Sequence[PastRun], proof: Proof) -> int:
     return max((run.bytes for run in runs if run.proof is proof), default=0)
+
+
+# ---- a smaller first request -----------------------------------------------------------------------------------------
+
+# A job that dies for lack of memory runs again with twice as much. So a request with room for two thirds of the peaks
+# may take fewer bytes times hours than one with room for all, lost runs included. It is chosen if it would have taken
+# at least a tenth less over the last ten runs, each asked for by the runs before it. The price of a lost run is what it
+# was allocated, for half of its time: how early a run dies is not known before it does.
+# ``python -m benchmarks.bench_learning`` compares shares and thresholds; without the tenth, programs that grow lose
+# runs.
+
+#: The share of the needs, as a fraction, for which the smaller request has room.
+SHARE_OF = 2, 3
+#: The least number of needs, the largest ratio of two of them at which they do not vary, and the number of the newest
+#: needs on which both requests are judged.
+LEAST_NEEDS, STEADY, JUDGED = 5, 1.25, 10
+#: The least number of needs before one that is judged.
+LEAST_BEFORE = 3
+#: The most that the smaller request may take of what the larger one takes.
+WORTH = 0.9
+#: The share of its time after which a run that lacks memory is taken to die, and what the next one gets.
+LOST_AFTER, TIMES = 0.5, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a run needed, and the request that is enough for such a run, in bytes."""
+
+    bytes: int
+    enough_bytes: int
+
+
+def first_request(needs: Sequence[Need], room_bytes: int | None = None) -> int | None:
+    """Return the smaller request by *needs*, newest first, or None if room for the largest is better.
+
+    *room_bytes* is what a device can give, None if unknown.
+    """
+    sizes = [need.bytes for need in needs]
+    if len(sizes) < LEAST_NEEDS or max(sizes) < STEADY * min(sizes):
+        return None
+    large = small = 0.0
+    for number in range(min(JUDGED, len(needs) - LEAST_BEFORE)):
+        need, before = needs[number], needs[number + 1 :]
+        large += tried(need.bytes, max(earlier.enough_bytes for earlier in before), room_bytes)[1]
+        small += tried(need.bytes, _for_two_thirds(before), room_bytes)[1]
+    return _for_two_thirds(needs) if small <= WORTH * large else None
+
+
+def tried(need_bytes: int, request_bytes: int, room_bytes: int | None) -> tuple[int, float]:
+    """Return how many runs are lost before one has *need_bytes*, and the bytes times the time of a run that all take.
+
+    The first one has *request_bytes*, which is above 0, and each next one twice as much, up to *room_bytes*.
+    """
+    lost, taken = 0, 0.0
+    limit_bytes = None if room_bytes is None else max(need_bytes, room_bytes)
+    while request_bytes < need_bytes:
+        lost, taken = lost + 1, taken + LOST_AFTER * request_bytes
+        request_bytes = request_bytes * TIMES if limit_bytes is None else min(request_bytes * TIMES, limit_bytes)
+    return lost, taken + request_bytes
+
+
+def _for_two_thirds(needs: Sequence[Need]) -> int:
+    """Return the request with room for two thirds of *needs*, by nearest rank."""
+    share, of = SHARE_OF
+    return sorted(needs, key=lambda need: need.bytes)[-(-share * len(needs) // of) - 1].enough_bytes

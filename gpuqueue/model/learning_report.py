@@ -34,7 +34,7 @@ class FirstRequest(str, Enum):
     """For which of the peaks a learned request has room."""
 
     ALL = "all"
-    #: See :mod:`gpuqueue.learning.first_try`.
+    #: See :mod:`gpuqueue.learning.rule`.
     TWO_THIRDS = "two_thirds"
 
     def __str__(self) -> str:

@@ -12,6 +12,7 @@ import select
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -191,3 +192,16 @@ def _collect(pid: int) -> None:
         os.waitpid(pid, 0)
     except ChildProcessError:
         return
+
+
+#: The package, and the file in it that ``hatch_build.py`` adds to an archive.
+PACKAGE, RECORD = Path(__file__).parents[1], "commit"
+
+
+def commit_of_code(package: Path = PACKAGE) -> str | None:
+    """Return the commit of the code in *package*, or None if nobody knows. Git is not called."""
+    found = commit_of(package.parent)
+    if found is None:
+        with suppress(OSError, ValueError):
+            found = (package / RECORD).read_text(encoding="ascii").strip()
+    return found if found is not None and COMMIT.fullmatch(found) else None

@@ -7,7 +7,7 @@ from collections import Counter
 from outbox import Outbox
 
 from gpuqueue.history.database import HistoryDatabase
-from gpuqueue.history.recorded_events import Position, RecordedEvent
+from gpuqueue.history.queries import Position, RecordedEvent
 from gpuqueue.model.event import Act, Cursor
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending, EndingKind

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 
-from gpuqueue.installation.joined import Joining
 from gpuqueue.installation.site import SystemSite
+from gpuqueue.installation.steps import Joining
 from gpuqueue.model.joining import SHARED, HostSettings, Joined
 from gpuqueue.settings.settings import Settings
 from gpuqueue.version import VERSION

@@ -12,8 +12,7 @@ from typing import Any
 from gpuqueue.files.ignore import rules_of
 from gpuqueue.files.manifest import Entry, Kind, Manifest
 from gpuqueue.files.names import LEFT_OUT_NOTES
-from workers.results.pack import pack
-from workers.results.wanted import ArchiveRequest
+from workers.results.pack import ArchiveRequest, pack
 
 
 def nothing() -> None:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from gpuqueue.codec.wire import from_plain, to_stored
 from gpuqueue.errors import BadRequest, Unreadable
 from gpuqueue.model.device import Device, DeviceKind, Health, Reading, Utilisation, cards_in, without_beside
+from gpuqueue.text.units import GIB
+from workers.devices.backend import Driverless
 from workers.devices.cpu import CpuBackend
 from workers.devices.deadline import Deadlined
-from workers.devices.engine import EngineBackend
 from workers.devices.simulated import PREFIX, SimulatedBackend
 
 if TYPE_CHECKING:
@@ -192,3 +193,28 @@ class Beside:
 
     def _of(self, device: Device) -> DeviceBackend:
         return self._last if device.kind is self._kind else self._first
+
+
+#: What the engine counts as, in bytes. Each of its jobs counts as the least memory, so only the slots limit them.
+TOTAL_BYTES = 1024 * GIB
+
+
+class EngineBackend(Driverless):
+    """Slurm as a device of this host."""
+
+    def __init__(self, host: str) -> None:
+        self._device = Device(
+            uuid=f"{DeviceKind.SLURM}-{host}", index=0, name="Slurm", kind=DeviceKind.SLURM, total_bytes=TOTAL_BYTES
+        )
+
+    def devices(self) -> tuple[Device, ...]:
+        """Return the one device."""
+        return (self._device,)
+
+    def reading(self, device: Device) -> Reading:
+        """Return a reading of an empty device: the engine counts its own jobs."""
+        return Reading(total_bytes=device.total_bytes, free_bytes=device.total_bytes)
+
+    def used_by(self, reading: Reading, pids: Collection[int]) -> int | None:  # noqa: ARG002 - the jobs run elsewhere
+        """Return 0: the processes of a run here only follow its job."""
+        return 0

@@ -27,9 +27,8 @@ from workers.launcher.code_directory import become_owner, open_code_directory
 from workers.launcher.run_directory import checked, open_run
 from workers.launcher.session import Session, session_of
 from workers.launcher.ticket import admitted
-from workers.results.pack import STALL_S, NoCopy, PackFailed, Progress, stalled
+from workers.results.pack import MOST_REQUEST_BYTES, STALL_S, ArchiveRequest, NoCopy, PackFailed, Progress, stalled
 from workers.results.pack import pack as pack_code
-from workers.results.wanted import MOST_REQUEST_BYTES, ArchiveRequest
 from workers.run import process_tree
 from workers.shim.containers import forwards
 from workers.shim.host_memory import HostMemory

@@ -16,8 +16,18 @@ from gpuqueue.files.ignore import rules_of
 from gpuqueue.files.names import faulty_links, quoted, target_fault
 from gpuqueue.files.pack_program import PackRequest
 from gpuqueue.text.sanitize import brief
-from workers.results.pack import MOST_FILES, STALL_S, LeftOut, NoCopy, PackFailed, Progress, pack, stalled
-from workers.results.wanted import ArchiveRequest, Wanted
+from workers.results.pack import (
+    MOST_FILES,
+    STALL_S,
+    ArchiveRequest,
+    LeftOut,
+    NoCopy,
+    PackFailed,
+    Progress,
+    Wanted,
+    pack,
+    stalled,
+)
 from workers.shim.code import DIRECTORY
 from workers.shim.launched import pack_code
 

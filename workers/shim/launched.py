@@ -180,7 +180,7 @@ def remove_code(launcher: str, run_dir: str) -> None:
 def pack_code(launcher: str, run_dir: str, request: int, output: int) -> tuple[int, str]:
     """Have the results in the run directory *run_dir* packed as their owner, and wait for the end.
 
-    *request* and *output* are open files: one has a :class:`workers.results.wanted.ArchiveRequest`, and the archive is
+    *request* and *output* are open files: one has a :class:`workers.results.pack.ArchiveRequest`, and the archive is
     written to the other. Return 0 and lines for the caller's user, or an errno (-1: none) and the reason why the
     archive is not complete.
 

@@ -12,8 +12,7 @@ import click
 from gpuqueue.cli.options.json_option import json_option, print_json
 from gpuqueue.cli.options.own_queue import refuse_beside_service
 from gpuqueue.cli.output.render import terminal_width
-from gpuqueue.doctor.examination import EXIT_CODES, examine
-from gpuqueue.doctor.repairs import repair
+from gpuqueue.doctor.examination import EXIT_CODES, examine, repair
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.finding import Finding, Grade
 from gpuqueue.settings.settings import Settings

@@ -12,9 +12,9 @@ import click
 from gpuqueue.console import print_message
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.installation import plan
+from gpuqueue.installation.files import State, Step
 from gpuqueue.installation.services import has_systemd
 from gpuqueue.installation.site import WORKERS_ACCOUNT, SystemSite
-from gpuqueue.installation.step import State, Step
 from gpuqueue.installation.steps import steps_of
 from gpuqueue.installation.units import by_hand
 from gpuqueue.system.logind import Logind

@@ -14,10 +14,9 @@ from gpuqueue.client.remote.credentials import token_in
 from gpuqueue.console import print_message
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.installation import plan
-from gpuqueue.installation.joined import Joining
 from gpuqueue.installation.services import listening
 from gpuqueue.installation.site import CONFIG, TICKET_KEY, SystemSite
-from gpuqueue.installation.steps import steps_of_host
+from gpuqueue.installation.steps import Joining, steps_of_host
 from gpuqueue.model.access_token import parts_of
 from gpuqueue.model.joining import Joined
 from gpuqueue.settings.credentials import origin_of

@@ -33,8 +33,8 @@ from gpuqueue.errors import BadRequest, GpuQueueError, HistoryUnreachable, Refus
 from gpuqueue.model.device import Device
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.account import current_account
+from gpuqueue.system.disk_room import USE_A_LOCAL_DISK, filesystem_of, network_trouble
 from gpuqueue.system.logind import Logind
-from gpuqueue.system.mounts import USE_A_LOCAL_DISK, filesystem_of, network_trouble
 from gpuqueue.system.process import DetachedProcess, ProcessIdentity, ending_of
 from gpuqueue.system.shield import shield
 from gpuqueue.text.sanitize import plain

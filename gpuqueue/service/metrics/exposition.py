@@ -30,7 +30,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gpuqueue.engines.engine import Phase
 from gpuqueue.errors import GpuQueueError, StoreNotReady
 from gpuqueue.history.database import HistoryDatabase
-from gpuqueue.history.recorded_events import Position, RecordedEvent
+from gpuqueue.history.queries import Position, RecordedEvent
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.device import is_heat
 from gpuqueue.model.event import Act

@@ -32,8 +32,7 @@ from gpuqueue.service.following import Wanted, wanted, warning
 from gpuqueue.service.responses import StreamedFile, header
 from gpuqueue.service.routes.described import OCTETS, Depends, Download, Operations, Query, of_fields, route
 from gpuqueue.service.site import answered, body_of, site_of
-from gpuqueue.system.log_search import search
-from gpuqueue.system.logs import LogTail, last_bytes
+from gpuqueue.system.logs import LogTail, last_bytes, search
 
 router = Operations("logs")
 #: Most bytes of a log in one answer.

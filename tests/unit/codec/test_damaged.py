@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from gpuqueue import codec
 from gpuqueue.codec import wire
+from gpuqueue.codec.request import MAX_STRING_BYTES
 from gpuqueue.errors import BadRequest, Unreadable
 from gpuqueue.model.device import Activity, Device, DeviceKind, Peak, PeakSource, Timeline
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.run import Ending, RunDevice
-from gpuqueue.system.exec_limits import MAX_STRING_BYTES
 from gpuqueue.text.json_fields import MAX_INTEGER, Fields, loaded
 from gpuqueue.text.units import GIB
 from workers.measure.meter import Meter, Trace

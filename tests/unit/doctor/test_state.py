@@ -13,7 +13,7 @@ from gpuqueue.doctor.site import Site
 from gpuqueue.doctor.state import CHECKS
 from gpuqueue.model.finding import Grade
 from gpuqueue.settings.settings import Settings
-from gpuqueue.system.mounts import filesystem_of
+from gpuqueue.system.disk_room import filesystem_of
 from gpuqueue.text.units import GIB, MIB, format_bytes
 
 

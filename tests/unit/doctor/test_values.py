@@ -10,7 +10,7 @@ import pytest
 from factories import make_spec
 from findings import findings, the
 
-from gpuqueue.doctor.repairs import repair
+from gpuqueue.doctor.examination import repair
 from gpuqueue.doctor.site import Site
 from gpuqueue.doctor.values import CHECKS, IN_A_JOB, outside_of_jobs, tls
 from gpuqueue.model.finding import Finding, Grade

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuqueue.installation.step import State
+from gpuqueue.installation.files import State
 from gpuqueue.installation.steps import Bytecode
 
 

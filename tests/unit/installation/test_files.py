@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuqueue.errors import Refused
-from gpuqueue.installation.files import Directory, File, Owned
-from gpuqueue.installation.step import State
+from gpuqueue.installation.files import Directory, File, Owned, State
 
 ME = {"owner": pwd.getpwuid(os.geteuid()).pw_name, "group": grp.getgrgid(os.getegid()).gr_name}
 

@@ -9,10 +9,9 @@ from joining_hosts import HOST, STORE, URL, make_joining
 from unit_files import service_of
 
 from gpuqueue.errors import Refused
-from gpuqueue.installation.joined import SERVICE_CA, STORE_CA, TOKEN, config_text, redis_url
 from gpuqueue.installation.plan import Record, refuse_other_installation, removals
 from gpuqueue.installation.site import CONFIG
-from gpuqueue.installation.steps import steps_of, steps_of_host
+from gpuqueue.installation.steps import SERVICE_CA, STORE_CA, TOKEN, config_text, redis_url, steps_of, steps_of_host
 from gpuqueue.installation.units import by_hand, unit_texts
 from gpuqueue.model.joining import SHARED
 from gpuqueue.settings.settings import Settings

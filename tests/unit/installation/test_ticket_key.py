@@ -14,10 +14,9 @@ from joining_hosts import HOST, make_joining
 from gpuqueue.cli.commands.join import _key
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.installation import steps
-from gpuqueue.installation.files import Owned
+from gpuqueue.installation.files import Owned, State
 from gpuqueue.installation.plan import Record, removals
 from gpuqueue.installation.site import TICKET_KEY, SystemSite
-from gpuqueue.installation.step import State
 from gpuqueue.installation.steps import TicketKey, steps_of, steps_of_host, ticket_key_of_host, ticket_key_of_site
 from gpuqueue.installation.units import by_hand, unit_texts
 from gpuqueue.model.ticket import read_key

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuqueue.learning.advice import FOR_MOST, reason, reason_for, suggestion
-from gpuqueue.learning.first_try import Need, first_request, tried
 from gpuqueue.learning.past_run import PastRun, Proof
-from gpuqueue.learning.rule import rounded_up, with_margin
+from gpuqueue.learning.rule import Need, first_request, rounded_up, tried, with_margin
 from gpuqueue.learning.signature import Lesson, Wanted, lesson_for
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.text.units import GIB

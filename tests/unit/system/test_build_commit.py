@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from gpuqueue.cli.main import commands
-from gpuqueue.system import build_commit
-from gpuqueue.system.build_commit import commit_of_code
+from gpuqueue.system import git_checkout
+from gpuqueue.system.git_checkout import commit_of_code
 from gpuqueue.version import VERSION
 
 CHECKED_OUT, BUILT_FROM = "a" * 40, "b" * 40
@@ -48,6 +48,6 @@ def test_a_checkout_has_the_commit_that_is_checked_out(package: Path) -> None:
 @pytest.mark.parametrize(("commit", "words"), [(CHECKED_OUT, " (commit aaaaaaaaaaaa)"), (None, "")])
 def test_the_version_names_the_commit(monkeypatch: pytest.MonkeyPatch, commit: str | None, words: str) -> None:
     """Without one it is the version alone."""
-    monkeypatch.setattr(build_commit, "commit_of_code", lambda: commit)
+    monkeypatch.setattr(git_checkout, "commit_of_code", lambda: commit)
 
     assert f"gpuqueue, version {VERSION}{words}\n" == CliRunner().invoke(commands, ["--version"]).output

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuqueue.system import log_search
-from gpuqueue.system.log_search import search
+from gpuqueue.system import logs
+from gpuqueue.system.logs import search
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_lines_are_found_in_any_case_and_without_colours(log: Path) -> None:
 
 def test_a_search_goes_on_where_it_stopped(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One answer has a bound, and the next one begins behind it."""
-    monkeypatch.setattr(log_search, "MOST_MATCHES", 1)
+    monkeypatch.setattr(logs, "MOST_MATCHES", 1)
     first = search(log, "log", "error")
     rest = search(log, "log", "error", offset=first.next_offset, line=first.next_line)
     assert ([2], False, [3]) == (

@@ -15,7 +15,7 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.model.array import Array
 from gpuqueue.model.job_request import JobRequest
 from gpuqueue.system.command_line import MAX_SCRIPT_BYTES, first_line_of, first_part, script_to_judge, started_file
-from gpuqueue.system.script_text import check
+from gpuqueue.system.slurm_script import check
 
 BOM = b"\xef\xbb\xbf"
 

@@ -25,7 +25,7 @@ from gpuqueue.console import INTERRUPTED, LEFT
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.executor.calls import Call
 from gpuqueue.executor.executor import Executor
-from gpuqueue.executor.future import Future
+from gpuqueue.executor.watcher import Future
 
 from .config import given
 

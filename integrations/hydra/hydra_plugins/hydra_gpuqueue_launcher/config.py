@@ -7,7 +7,7 @@ from typing import Any
 
 from hydra.core.config_store import ConfigStore
 
-from gpuqueue.executor.options import defaults
+from gpuqueue.executor.executor import defaults
 
 #: Options that the command line calls otherwise than Python does.
 CALLED = {"time_limit": "time", "tags": "tag"}

@@ -18,7 +18,7 @@ from service_site import as_account
 from submitters import Launcher, People
 
 from gpuqueue.files.ignore import rules_of
-from workers.results.wanted import ArchiveRequest
+from workers.results.pack import ArchiveRequest
 from workers.shim.code import DIRECTORY
 
 #: Sends a request with descriptors, and prints the answer: SOCKET MESSAGE DIRECTORY FILE... The descriptor of the

@@ -10,7 +10,7 @@ import pytest
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.finding import Finding, Grade
 from gpuqueue.settings.settings import Settings
-from workers.doctor.containers import containers
+from workers.doctor.launcher import containers
 
 
 def found(root: Path, setting: str, **more: str) -> list[Finding]:

@@ -13,9 +13,9 @@ from gpuqueue.model.device import DeviceKind, Reading
 from gpuqueue.model.finding import Finding, Grade
 from gpuqueue.settings.settings import Settings
 from workers.devices.nvml_calls import DriverFacts, DriverState
-from workers.doctor import visibility
+from workers.doctor import cards
+from workers.doctor.cards import CHECKS, _hides
 from workers.doctor.host import Devices, Host, Seen
-from workers.doctor.visibility import CHECKS, _hides
 
 #: A process that is known here, and a pid above the kernel's limit, which no process of this machine can have.
 KNOWN, ELSEWHERE = os.getpid(), 2**22 + 5
@@ -50,8 +50,8 @@ def test_whether_the_drivers_pids_are_known(
     monkeypatch: pytest.MonkeyPatch, held: dict[int, int | None], *, is_apart: bool, is_hidden: bool, grade: Grade
 ) -> None:
     """The check distinguishes another pid namespace, hidden processes, and a reading without processes."""
-    monkeypatch.setattr(visibility, "has_own_pids", lambda: is_apart)
-    monkeypatch.setattr(visibility, "_hides", lambda _: is_hidden)
+    monkeypatch.setattr(cards, "has_own_pids", lambda: is_apart)
+    monkeypatch.setattr(cards, "_hides", lambda _: is_hidden)
     monkeypatch.setattr(os, "getuid", lambda: 1000)
 
     assert grade is examined(held)["pids"].grade
@@ -72,7 +72,7 @@ def test_each_rival_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         (tmp_path / pid / "fd").mkdir(parents=True)
         (tmp_path / pid / "cmdline").write_text("python\0/bin/gpuqueue-worker\0run\0--device\0GPU-0\0")
         (tmp_path / pid / "fd" / "3").symlink_to(f"{state_dir}/devices/GPU-0.lock")
-    monkeypatch.setattr(visibility, "each_process", tmp_path.iterdir)
+    monkeypatch.setattr(cards, "each_process", tmp_path.iterdir)
 
     finding = examined({})["other queues"]
 

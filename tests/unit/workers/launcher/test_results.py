@@ -18,7 +18,7 @@ from gpuqueue.files.ignore import rules_of
 from workers.launcher import guard
 from workers.launcher.account import Rules
 from workers.results import pack as packing
-from workers.results.wanted import ArchiveRequest
+from workers.results.pack import ArchiveRequest
 from workers.shim.launch_protocol import PACK
 from workers.shim.launched import connect, pack_code
 

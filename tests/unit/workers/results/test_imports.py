@@ -14,7 +14,7 @@ import os, sys
 sys.path.insert(0, {root!r})
 import workers.launcher.main
 from workers.results.pack import pack
-from workers.results.wanted import ArchiveRequest
+from workers.results.pack import ArchiveRequest
 before = set(sys.modules)
 request = ArchiveRequest.read(ArchiveRequest.of(["*"], [("^(?:.+/)?[^/]+$", True)]).text())
 for each in (request, request._replace(rules=None)):

@@ -13,7 +13,7 @@ from long_search import search
 from results_copy import Copy
 
 from gpuqueue.files.ignore import Ignored, IgnoreRules, rule_of, rules_of
-from workers.results.wanted import ArchiveRequest, Wanted
+from workers.results.pack import ArchiveRequest, Wanted
 
 PART = st.text(st.sampled_from("ab.-_ é"), min_size=1, max_size=3).filter(lambda each: each.strip(".") != "")
 PATH = st.lists(PART, min_size=1, max_size=3).map("/".join)

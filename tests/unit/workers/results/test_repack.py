@@ -18,8 +18,7 @@ from gpuqueue.files.ignore import rules_of
 from gpuqueue.files.names import LEFT_OUT_NOTES
 from workers.results import command
 from workers.results.command import repack
-from workers.results.pack import PackFailed
-from workers.results.wanted import ArchiveRequest
+from workers.results.pack import ArchiveRequest, PackFailed
 
 Repack = Callable[..., dict[str, Any]]
 

@@ -17,7 +17,7 @@ from gpuqueue.model.run import EndingKind, RunDevice
 from gpuqueue.model.run_mark import MarkKind
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
-from workers.measure import disk
+from workers.measure import active_runs
 from workers.measure.active_runs import LiveRun
 from workers.run.directory import Held, RunDir
 from workers.services import mark_watch
@@ -225,8 +225,8 @@ def test_a_nan_ends_the_run_if_its_submitter_wants_that(make: Make, lines: str, 
 def test_a_disk_that_is_nearly_full_is_marked(make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Both the disk of the log and that of the working directory count. One that does not answer is left out."""
     free = {str(tmp_path): 100 * 2**20}
-    monkeypatch.setattr(disk.Room, "of", lambda place: disk.Room(free.get(str(place), 2**40), 2**42))
-    monkeypatch.setattr(disk, "DISK_S", 0.0)
+    monkeypatch.setattr(active_runs.Room, "of", lambda place: active_runs.Room(free.get(str(place), 2**40), 2**42))
+    monkeypatch.setattr(active_runs, "DISK_S", 0.0)
     seen = make(disk_low_bytes=2**30, cwd=str(tmp_path))
 
     def marked() -> bool:

@@ -18,8 +18,7 @@ from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending, EndingKind, RunDevice
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import GIB
-from workers.devices.engine import EngineBackend
-from workers.devices.select import choose
+from workers.devices.select import EngineBackend, choose
 from workers.run.directory import Exit
 from workers.services.mark_watch import stalled_s
 from workers.whole import outcome
