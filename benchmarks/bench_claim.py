@@ -38,7 +38,7 @@ from benchmarks.measure.place import GPUQUEUE, Store, private_store, quiet
 from benchmarks.measure.rounds import timed
 from benchmarks.measure.slow_log import FLOOR, LOGGED_US, READS, Cost, claims_in_log, costs_of, reader, scripts_in_log
 from benchmarks.measure.table import report
-from gpuqueue.codec import encode_spec
+from gpuqueue.codec.request import encode_spec
 from gpuqueue.model.device import Device, DeviceKind
 from gpuqueue.model.job_spec import Account, JobSpec, Priority
 from gpuqueue.queue import keys

@@ -21,7 +21,7 @@ from benchmarks.measure.figure import Absent, Figure, Floor, Measured
 from benchmarks.measure.options import how_many, postgres_url
 from benchmarks.measure.place import postgres
 from benchmarks.measure.table import report
-from gpuqueue.codec import encode_ended, encode_spec, encode_started
+from gpuqueue.codec.request import encode_ended, encode_spec, encode_started
 from gpuqueue.history import migrate
 from gpuqueue.history.connect import open_engine, writing
 from gpuqueue.history.database import HistoryDatabase

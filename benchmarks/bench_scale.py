@@ -43,7 +43,7 @@ from benchmarks.measure.table import report
 from benchmarks.scale_events import MadeHours
 from benchmarks.scale_site import DEVICES, HOSTS, SimulatedSite, specs
 from gpuqueue.clock import from_epoch_ms
-from gpuqueue.codec import encode_spec
+from gpuqueue.codec.request import encode_spec
 from gpuqueue.history import migrate
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.history_query import HistoryQuery

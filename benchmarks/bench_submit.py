@@ -31,7 +31,7 @@ from benchmarks.measure.repository import small_repository
 from benchmarks.measure.rounds import alternate_timed, medians, timed
 from benchmarks.measure.table import report
 from gpuqueue.client import Client
-from gpuqueue.codec import encode_spec
+from gpuqueue.codec.request import encode_spec
 from gpuqueue.model.array import Array
 from gpuqueue.model.device import Device, DeviceKind
 from gpuqueue.model.job import JobState

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.scale_site import CARD_BYTES, DEVICES, HOSTS, specs
 from gpuqueue.clock import from_epoch_ms
-from gpuqueue.codec import encode_ended, encode_spec, encode_started
+from gpuqueue.codec.request import encode_ended, encode_spec, encode_started
 from gpuqueue.model.device import DeviceKind, Peak, PeakSource
 from gpuqueue.model.event import Act, Cursor, Event
 from gpuqueue.model.job import JobState

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import count, islice
 
 from benchmarks.measure.place import Store
-from gpuqueue.codec import encode_spec
+from gpuqueue.codec.request import encode_spec
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.device import Device, DeviceKind, Peak, PeakSource
 from gpuqueue.model.job import JobState

@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 from outbox import Outbox  # noqa: E402 - behind the path
 
 from gpuqueue.cli.plots import image_file, job_memory  # noqa: E402 - as above
-from gpuqueue.codec import encode_ended, encode_spec, encode_started  # noqa: E402 - as above
+from gpuqueue.codec.request import encode_ended, encode_spec, encode_started  # noqa: E402 - as above
 from gpuqueue.history import migrate  # noqa: E402 - as above
 from gpuqueue.history.database import HistoryDatabase  # noqa: E402 - as above
 from gpuqueue.model.device import Activity, DeviceKind, Peak, PeakSource, Timeline  # noqa: E402 - as above

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -418,29 +419,23 @@ class Machine:
     def status(self) -> MachineStatus:
         """Return the status. If the store does not answer, ``store_answers`` is False."""
         host = self.host_running()
-        store = self.settings.store_shown
-        pid, original = host.pid if host else None, self.original
-        trouble = StoreTrouble.read(self.settings) if self.settings.embedded else None
+        status = MachineStatus(
+            store=self.settings.store_shown,
+            store_answers=False,
+            host_pid=host.pid if host else None,
+            copy_of=self.original,
+            store_trouble=StoreTrouble.read(self.settings) if self.settings.embedded else None,
+        )
         try:
             waiting, active = self.queue.jobs.counts()
             devices = tuple(self.queue.devices.all())
             unrecorded, unrecorded_s = self.queue.outbox.backlog()
             reserved_idle_device_s = self.queue.maintenance.reserved_idle_device_s()
         except StoreUnreachable:
-            return MachineStatus(
-                store=store,
-                store_answers=False,
-                host_pid=pid,
-                copy_of=original,
-                store_trouble=trouble,
-                history_trouble=None if host is None else self.history_trouble(),
-            )
-        return MachineStatus(
-            store=store,
+            return replace(status, history_trouble=None if host is None else self.history_trouble())
+        return replace(
+            status,
             store_answers=True,
-            host_pid=pid,
-            copy_of=original,
-            store_trouble=trouble,
             devices=devices,
             waiting=waiting,
             active=active,

@@ -17,20 +17,9 @@ if TYPE_CHECKING:
 
 def add(connection: sa.Connection, token: AccessToken, digest: str) -> None:
     """Store a new token with the *digest* of its secret."""
-    connection.execute(
-        sa.insert(access_tokens).values(
-            id=token.id,
-            digest=digest,
-            kind=token.kind.value,
-            account=token.account,
-            uid=token.uid,
-            scopes=" ".join(sorted(map(str, token.scopes))),
-            name=token.name,
-            made_by=token.made_by,
-            made_at=token.made_at,
-            expires_at=token.expires_at,
-        )
-    )
+    values = {name: getattr(token, name) for name in AccessToken.__slots__}
+    values |= {"kind": token.kind.value, "scopes": " ".join(sorted(map(str, token.scopes)))}
+    connection.execute(sa.insert(access_tokens).values(digest=digest, **values))
 
 
 def find(connection: sa.Connection, token_id: str) -> tuple[AccessToken, str] | None:
@@ -63,16 +52,5 @@ def note_uses(connection: sa.Connection, uses: Mapping[str, datetime]) -> None:
 
 
 def _token(row: sa.Row[tuple[object, ...]]) -> AccessToken:
-    return AccessToken(
-        id=row.id,
-        kind=CallerKind(row.kind),
-        account=row.account,
-        uid=row.uid,
-        scopes=frozenset(map(Scope, row.scopes.split())),
-        name=row.name,
-        made_by=row.made_by,
-        made_at=row.made_at,
-        expires_at=row.expires_at,
-        last_used_at=row.last_used_at,
-        revoked_at=row.revoked_at,
-    )
+    values = {name: getattr(row, name) for name in AccessToken.__slots__}
+    return AccessToken(**{**values, "kind": CallerKind(row.kind), "scopes": frozenset(map(Scope, row.scopes.split()))})

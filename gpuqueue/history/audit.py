@@ -54,33 +54,14 @@ def forget(connection: sa.Connection, before: datetime) -> int:
 
 def _row(entry: AuditEntry) -> dict[str, Any]:
     return {
-        "id": entry.id,
-        "at": entry.at,
-        "account": entry.account,
-        "uid": entry.uid,
-        "via": entry.via,
-        "token_id": entry.token_id,
-        "address": entry.address,
-        "action": entry.action,
+        **{name: getattr(entry, name) for name in AuditEntry.__slots__},
         "jobs": " ".join(entry.jobs),
         "detail": json.dumps(entry.detail, sort_keys=True) if entry.detail else None,
         "outcome": None if entry.outcome is None else entry.outcome.value,
-        "reason": entry.reason,
     }
 
 
 def _entry(row: Any) -> AuditEntry:
-    return AuditEntry(
-        id=row.id,
-        at=row.at,
-        account=row.account,
-        uid=row.uid,
-        via=row.via,
-        token_id=row.token_id,
-        address=row.address,
-        action=row.action,
-        jobs=tuple(row.jobs.split()),
-        detail=json.loads(row.detail) if row.detail else {},
-        outcome=None if row.outcome is None else AuditOutcome(row.outcome),
-        reason=row.reason,
-    )
+    values = {name: getattr(row, name) for name in AuditEntry.__slots__}
+    values |= {"jobs": tuple(row.jobs.split()), "detail": json.loads(row.detail) if row.detail else {}}
+    return AuditEntry(**{**values, "outcome": None if row.outcome is None else AuditOutcome(row.outcome)})

@@ -6,7 +6,7 @@ import json
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from gpuqueue.codec import encode_notes, member_note
+from gpuqueue.codec.request import encode_notes, member_note
 from gpuqueue.codec.wire import dump, to_stored
 from gpuqueue.learning.signature import program_of
 from gpuqueue.model.device import FIGURES, Activity, Peak

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from gpuqueue.codec import decode_environment, decode_spec, whole_payload, with_environment
+from gpuqueue.codec.request import decode_environment, decode_spec, whole_payload, with_environment
 from gpuqueue.errors import Unreadable
 from gpuqueue.history.records import parts
 from gpuqueue.history.tables import environments, jobs

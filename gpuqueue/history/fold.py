@@ -13,7 +13,8 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from gpuqueue.clock import from_epoch_ms
-from gpuqueue.codec import (
+from gpuqueue.codec.marks import decode_store_marks, encode_marks
+from gpuqueue.codec.request import (
     decode_ended,
     decode_request,
     decode_spec,
@@ -22,7 +23,6 @@ from gpuqueue.codec import (
     shown_request,
     without_environment,
 )
-from gpuqueue.codec.marks import decode_store_marks, encode_marks
 from gpuqueue.errors import Unreadable
 from gpuqueue.history import columns
 from gpuqueue.history.columns import Row

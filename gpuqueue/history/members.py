@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from gpuqueue.clock import to_epoch_ms
-from gpuqueue.codec import decode_spec, of_member
+from gpuqueue.codec.request import decode_spec, of_member
 from gpuqueue.errors import Unreadable
 from gpuqueue.history.connect import reading
 from gpuqueue.history.records import parts, waiting

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from gpuqueue.codec import decode_spec
+from gpuqueue.codec.request import decode_spec
 from gpuqueue.errors import Unreadable
 from gpuqueue.history.tables import jobs, notifications
 from gpuqueue.lazy.frozen import dataclass

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from gpuqueue.clock import from_epoch_ms
-from gpuqueue.codec import whole_payload
+from gpuqueue.codec.request import whole_payload
 from gpuqueue.history import environments, filters, members
 from gpuqueue.history.members import last_id_of, requests
 from gpuqueue.history.past_runs import MOST_SPEC_BYTES, TELLING, codes_of, is_probe, runs_of

@@ -8,7 +8,7 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gpuqueue.codec import UNREADABLE, decode_notes, decode_spec, stand_in, whole_payload
+from gpuqueue.codec.request import UNREADABLE, decode_notes, decode_spec, stand_in, whole_payload
 from gpuqueue.codec.wire import from_plain
 from gpuqueue.errors import BadRequest, Unreadable
 from gpuqueue.lazy.imports import later

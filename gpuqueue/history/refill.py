@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from gpuqueue.clock import to_epoch_ms
-from gpuqueue.codec import encode_started
+from gpuqueue.codec.request import encode_started
 from gpuqueue.history.connect import writing
 from gpuqueue.history.fold import Batch, fold
 from gpuqueue.history.tables import jobs, runs

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from gpuqueue.codec import shown_request
+from gpuqueue.codec.request import shown_request
 from gpuqueue.errors import Unreachable
 from gpuqueue.history import bulk, environments, text_index
 from gpuqueue.history.columns import Row, ending_columns, event_row

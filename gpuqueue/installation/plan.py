@@ -9,10 +9,12 @@ import stat
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from gpuqueue.errors import GpuQueueError, Refused, install_extra
+from gpuqueue.codec.wire import from_plain
+from gpuqueue.errors import GpuQueueError, Refused, Unreadable, install_extra
 from gpuqueue.installation.files import File, Owned, State, Step
 from gpuqueue.installation.services import (
     STARTED,
@@ -30,8 +32,6 @@ from gpuqueue.settings.settings import Settings
 
 #: Where PAM has a file for each service, and the word for no service.
 PAM_SERVICES, NO_PAM_SERVICE = Path("/etc/pam.d"), "none"
-#: The entries of the record that can be empty.
-_MORE = ("joined", "pam_service", "workers_account")
 #: The libraries of the service (extra ``service``).
 SERVICE_LIBRARIES = ("httptools", "prometheus_client", "starlette", "uvicorn", "uvloop")
 
@@ -117,6 +117,7 @@ def running_units(site: SystemSite, states: Sequence[tuple[Step, State]]) -> Uni
     return Units(site.units, any(isinstance(step, File) and state is not State.THERE for step, state in states))
 
 
+@dataclass(slots=True)
 class Record:
     """What ``gpuqueue install`` or ``gpuqueue join`` has made on this machine, in a file.
 
@@ -125,21 +126,12 @@ class Record:
     service, empty on a host that has joined.
     """
 
-    def __init__(
-        self,
-        account: str,
-        group: str,
-        made: Sequence[str] = (),
-        joined: str = "",
-        pam_service: str = "",
-        workers_account: str = "",
-    ) -> None:
-        self.account = account
-        self.group = group
-        self.made = list(made)
-        self.joined = joined
-        self.pam_service = pam_service
-        self.workers_account = workers_account
+    account: str
+    group: str
+    made: list[str] = field(default_factory=list)
+    joined: str = ""
+    pam_service: str = ""
+    workers_account: str = ""
 
     @property
     def has_units(self) -> bool:
@@ -155,14 +147,12 @@ class Record:
 
         """
         try:
-            plain = json.loads(RECORD.read_text(encoding="utf-8"))
-            made = [str(each) for each in plain["made"]]
-            more = (str(plain.get(name, "")) for name in _MORE)
-            return cls(str(plain["account"]), str(plain["group"]), made, *more)
+            record: Record = from_plain(cls, json.loads(RECORD.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, Unreadable):
             raise GpuQueueError(f"{RECORD} is damaged: remove by hand what gpuqueue install has made") from None
+        return record
 
     def add(self, name: str) -> None:
         """Write down that *name* was made."""
@@ -185,9 +175,8 @@ class Record:
 
     def save(self) -> None:
         """Write the record."""
-        plain = {name: getattr(self, name) for name in ("account", "group", "made", *_MORE)}
-        owned = Owned(mode=0o644)
-        File(path=RECORD, text=f"{json.dumps(plain, indent=2)}\n", owned=owned, purpose="record").make()
+        text = f"{json.dumps(asdict(self), indent=2)}\n"
+        File(path=RECORD, text=text, owned=Owned(mode=0o644), purpose="record").make()
 
 
 def install(site: SystemSite, states: Sequence[tuple[Step, State]], joined: str = "") -> None:

@@ -8,8 +8,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from gpuqueue import codec
 from gpuqueue.clock import from_epoch_ms
+from gpuqueue.codec import request as codec
 from gpuqueue.errors import Unreadable
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.job import Job, WaitReason

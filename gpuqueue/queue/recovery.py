@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from gpuqueue.clock import from_epoch_ms, to_epoch_ms
-from gpuqueue.codec import decode_ended, decode_spec, decode_started, encode_started
+from gpuqueue.codec.request import decode_ended, decode_spec, decode_started, encode_started
 from gpuqueue.errors import Unreadable
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.device import DeviceFilter, DeviceKind

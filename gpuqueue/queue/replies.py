@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from gpuqueue.clock import from_epoch_ms
-from gpuqueue.codec import decode_spec, of_member, stand_in
+from gpuqueue.codec.request import decode_spec, of_member, stand_in
 from gpuqueue.errors import BadRequest, Unreadable
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.array import Indexes, Member, Tally

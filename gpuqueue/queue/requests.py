@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from gpuqueue.clock import from_epoch_ms, to_epoch_ms
-from gpuqueue.codec import decode_spec, encode_spec
+from gpuqueue.codec.request import decode_spec, encode_spec
 from gpuqueue.errors import BadRequest, Impossible, JobNotFound, Refused
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.array import Array, Indexes, Member, MemberEnds, Tally

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gpuqueue.codec import encode_ended, encode_started
+from gpuqueue.codec.request import encode_ended, encode_started
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.job import JobState
 from gpuqueue.queue import job_fields as stored

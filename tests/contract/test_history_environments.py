@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from factories import make_spec
 from outbox import T0, Outbox
 
-from gpuqueue.codec import encode_spec
+from gpuqueue.codec.request import encode_spec
 from gpuqueue.errors import Unreadable
 from gpuqueue.history.connect import open_engine, reading
 from gpuqueue.history.database import HistoryDatabase

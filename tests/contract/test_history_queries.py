@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from factories import ADA, BOB, make_spec
 from outbox import PEAK, RUN, Outbox, ids, second
 
-from gpuqueue.codec import encode_ended
+from gpuqueue.codec.request import encode_ended
 from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.history import migrate
 from gpuqueue.history.connect import open_engine, writing

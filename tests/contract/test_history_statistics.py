@@ -11,7 +11,7 @@ import pytest
 from factories import ADA, BOB, make_spec
 from outbox import Outbox
 
-from gpuqueue.codec import encode_ended, encode_started
+from gpuqueue.codec.request import encode_ended, encode_started
 from gpuqueue.history.connect import writing
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.statistics import local_days

@@ -14,7 +14,7 @@ from odd import few_examples
 from outbox import Outbox, ids
 from private_postgres import Server
 
-from gpuqueue.codec import encode_spec
+from gpuqueue.codec.request import encode_spec
 from gpuqueue.history import filters, migrate, text_index
 from gpuqueue.history.connect import open_engine, reading, writing
 from gpuqueue.history.database import HistoryDatabase

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from factories import make_spec
 from outbox import PEAK, Outbox, facts, ids, known
 
-from gpuqueue.codec import encode_ended
+from gpuqueue.codec.request import encode_ended
 from gpuqueue.history.connect import reading
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.tables import run_curves, run_metrics

@@ -17,7 +17,7 @@ from guard.bounds import Bound
 from guard.one_life import uncovered
 from own_store import OwnStore
 
-from gpuqueue.codec import encode_spec
+from gpuqueue.codec.request import encode_spec
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending, RunDevice

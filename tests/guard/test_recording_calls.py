@@ -10,7 +10,7 @@ from factories import make_spec
 from guard.bounds import Bound
 from outbox import Outbox
 
-from gpuqueue.codec import encode_spec
+from gpuqueue.codec.request import encode_spec
 from gpuqueue.model.array import Array, Member
 from gpuqueue.model.event import Act
 from gpuqueue.model.job import JobState

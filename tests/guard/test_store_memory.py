@@ -7,7 +7,7 @@ from factories import make_spec
 from guard.bounds import Bound
 from guard.one_life import OneLife
 
-from gpuqueue.codec import encode_spec
+from gpuqueue.codec.request import encode_spec
 from gpuqueue.model.array import Array
 from gpuqueue.queue.keys import OUTBOX
 

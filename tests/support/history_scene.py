@@ -11,7 +11,7 @@ from factories import BOB, make_spec
 from page_scene import EVE, HOSTILE, ME, alive, fill
 from service_fixtures import ServedSite, serving
 
-from gpuqueue.codec import encode_ended, encode_spec, encode_started
+from gpuqueue.codec.request import encode_ended, encode_spec, encode_started
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.device import DeviceKind, Peak, PeakSource
 from gpuqueue.model.event import Act, Event

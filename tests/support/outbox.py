@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from factories import make_spec
 
-from gpuqueue.codec import encode_ended, encode_spec, encode_started
+from gpuqueue.codec.request import encode_ended, encode_spec, encode_started
 from gpuqueue.model.device import DeviceKind, Peak, PeakSource
 from gpuqueue.model.event import Act, Cursor, Event
 from gpuqueue.model.history_query import HistoryQuery

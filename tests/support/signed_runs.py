@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuqueue.client.signing import Signer
-from gpuqueue.codec import decode_spec, encode_spec, of_member
+from gpuqueue.codec.request import decode_spec, encode_spec, of_member
 from gpuqueue.model.array import Member
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.job_spec import JobSpec

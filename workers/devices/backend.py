@@ -13,16 +13,8 @@ class DeviceTrouble(GpuQueueError):
     """A device or its driver does not answer now; the message says why. It must not be read as zero bytes used."""
 
 
-class DeviceBackend(Protocol):
-    """The devices of one host. tests/contract/test_devices.py tests each implementation against this protocol."""
-
-    def devices(self) -> tuple[Device, ...]:
-        """Return this host's devices in the order of their index.
-
-        Raises:
-            DeviceTrouble: the driver does not answer.
-
-        """
+class DeviceCalls(Protocol):
+    """What one can ask about a device."""
 
     def reading(self, device: Device) -> Reading:
         """Return a sample of the memory of *device*.
@@ -75,6 +67,33 @@ class DeviceBackend(Protocol):
 
         Raises:
             DeviceTrouble: one of the devices does not answer at all.
+
+        """
+
+
+class DeviceBackend(DeviceCalls, Protocol):
+    """The devices of one host. tests/contract/test_devices.py tests each implementation against this protocol."""
+
+    def devices(self) -> tuple[Device, ...]:
+        """Return this host's devices in the order of their index.
+
+        Raises:
+            DeviceTrouble: the driver does not answer.
+
+        """
+
+
+class CardBackend(DeviceCalls, Protocol):
+    """A driver whose cards are asked one by one."""
+
+    def count(self) -> int:
+        """Return the number of cards."""
+
+    def card(self, index: int) -> tuple[Device, ...]:
+        """Return the devices of the card at *index*: the card itself, or its parts.
+
+        Raises:
+            DeviceTrouble: the card does not answer.
 
         """
 

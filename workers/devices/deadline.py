@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from gpuqueue.model.device import Device, Health, Reading, Utilisation
 from gpuqueue.system.timed_call import CallFailed, TimedCall
-from workers.devices.backend import DeviceTrouble
+from workers.devices.backend import CardBackend, DeviceTrouble
 
 _Answer = TypeVar("_Answer")
 _log = logging.getLogger(__name__)
@@ -22,39 +22,6 @@ _log = logging.getLogger(__name__)
 DEADLINE_S = 5.0
 #: How long a card that fails is not asked again, in seconds, by its number of failures in a row.
 PAUSES_S = (0.0, 0.0, 0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
-
-
-class CardBackend(Protocol):
-    """A driver whose cards are asked one by one. The other calls are those of a DeviceBackend."""
-
-    def count(self) -> int:
-        """Return the number of cards."""
-
-    def card(self, index: int) -> tuple[Device, ...]:
-        """Return the devices of the card at *index*: the card itself, or its parts.
-
-        Raises:
-            DeviceTrouble: the card does not answer.
-
-        """
-
-    def reading(self, device: Device) -> Reading:
-        """Return a sample of the memory of *device*."""
-
-    def used_by(self, reading: Reading, pids: Collection[int]) -> int | None:
-        """Return the bytes that the processes *pids* use in *reading*."""
-
-    def health(self, device: Device) -> Health:
-        """Return the current health of *device*."""
-
-    def utilisations(self, device: Device) -> Mapping[int, Utilisation] | None:
-        """Return the utilisation of *device* by each process since the last call."""
-
-    def accounted(self, device: Device, pids: Collection[int]) -> Mapping[int, int]:
-        """Return the driver's own peak memory of each process of *pids* on *device*."""
-
-    def distance(self, a: Device, b: Device) -> int | None:
-        """Return the distance of two devices."""
 
 
 class Deadlined:

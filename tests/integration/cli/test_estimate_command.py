@@ -17,7 +17,7 @@ from outbox import Outbox, facts
 from site_of_one import Site
 from torch_scripts import NETWORK, NETWORK_PARAMETERS
 
-from gpuqueue.codec import encode_ended
+from gpuqueue.codec.request import encode_ended
 from gpuqueue.model.device import Peak, PeakSource
 from gpuqueue.model.event import Act
 from gpuqueue.model.job import JobState

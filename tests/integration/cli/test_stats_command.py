@@ -19,7 +19,7 @@ from site_of_one import BIN, Site
 from terminal import Terminal
 
 from gpuqueue.cli.commands.stats import course_of
-from gpuqueue.codec import encode_ended
+from gpuqueue.codec.request import encode_ended
 from gpuqueue.model.device import Peak, PeakSource, Timeline
 from gpuqueue.model.event import Act
 from gpuqueue.model.job import JobState

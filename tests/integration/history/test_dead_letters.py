@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from factories import make_spec, must_claim, serve
 from findings import by_check
 
-from gpuqueue.codec import encode_ended, encode_spec
+from gpuqueue.codec.request import encode_ended, encode_spec
 from gpuqueue.doctor.history import CHECKS
 from gpuqueue.doctor.site import Site
 from gpuqueue.history.connect import open_engine, reading

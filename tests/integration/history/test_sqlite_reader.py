@@ -17,7 +17,7 @@ from factories import make_spec
 from outbox import Outbox
 
 from gpuqueue.client.connection import Connection
-from gpuqueue.codec import encode_ended
+from gpuqueue.codec.request import encode_ended
 from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.history import sqlite_reader
 from gpuqueue.history.database import HistoryDatabase

@@ -10,7 +10,7 @@ import pytest
 import redis
 from factories import claim, make_device, make_offer, make_spec, must_claim, serve, submit, submit_and_claim
 
-from gpuqueue.codec import decode_started, encode_spec
+from gpuqueue.codec.request import decode_started, encode_spec
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.event import Act, Event
 from gpuqueue.model.job import JobState

@@ -11,7 +11,7 @@ from site_of_one import Site
 from store_dump import dump, faults
 
 from gpuqueue.clock import from_epoch_ms
-from gpuqueue.codec import UNREADABLE
+from gpuqueue.codec.request import UNREADABLE
 from gpuqueue.errors import StoreUnreachable, Unreadable
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.event import Act

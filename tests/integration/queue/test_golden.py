@@ -11,7 +11,7 @@ import redis
 from factories import claim, make_spec, must_claim
 
 from gpuqueue.clock import from_epoch_ms
-from gpuqueue.codec import decode_ended, decode_started
+from gpuqueue.codec.request import decode_ended, decode_started
 from gpuqueue.errors import Impossible
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.device import DeviceKind, PeakSource

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from store_dump import NAMES, Snapshot, digest, dump, faults
 
-from gpuqueue.codec import encode_spec
+from gpuqueue.codec.request import encode_spec
 from gpuqueue.model.array import Array
 from gpuqueue.model.job_spec import Priority
 from gpuqueue.queue import keys

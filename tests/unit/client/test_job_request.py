@@ -17,7 +17,7 @@ from gpuqueue.cli.commands.submit import submit
 from gpuqueue.cli.options.job_request import GROUPS
 from gpuqueue.client.jobs import Jobs
 from gpuqueue.client.submit import spec_of
-from gpuqueue.codec import decode_spec, encode_spec
+from gpuqueue.codec.request import decode_spec, encode_spec
 from gpuqueue.errors import BadRequest
 from gpuqueue.history.columns import spec_columns
 from gpuqueue.model.job_request import JobEdit, JobRequest

@@ -9,7 +9,7 @@ from factories import make_spec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuqueue.codec import (
+from gpuqueue.codec.request import (
     MAX_SPEC_BYTES,
     decode_ended,
     decode_request,

@@ -11,7 +11,7 @@ from factories import make_device, make_spec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuqueue import codec
+from gpuqueue.codec import request as codec
 from gpuqueue.codec import wire
 from gpuqueue.codec.request import MAX_STRING_BYTES
 from gpuqueue.errors import BadRequest, Unreadable

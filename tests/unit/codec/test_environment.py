@@ -7,7 +7,7 @@ import os
 import pytest
 from factories import make_spec
 
-from gpuqueue.codec import (
+from gpuqueue.codec.request import (
     decode_environment,
     encode_environment,
     encode_spec,

@@ -8,8 +8,7 @@ from typing import Any
 
 from factories import make_spec
 
-from gpuqueue.codec import encode_ended, encode_spec, encode_started, shown_request
-from gpuqueue.codec.request import NOT_KEPT
+from gpuqueue.codec.request import NOT_KEPT, encode_ended, encode_spec, encode_started, shown_request
 from gpuqueue.history import records
 from gpuqueue.history.fold import fold
 from gpuqueue.history.writer import dead_letter

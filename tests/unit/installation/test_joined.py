@@ -11,7 +11,15 @@ from unit_files import service_of
 from gpuqueue.errors import Refused
 from gpuqueue.installation.plan import Record, refuse_other_installation, removals
 from gpuqueue.installation.site import CONFIG
-from gpuqueue.installation.steps import SERVICE_CA, STORE_CA, TOKEN, config_text, redis_url, steps_of, steps_of_host
+from gpuqueue.installation.steps import (
+    SERVICE_CA,
+    STORE_CA,
+    TOKEN,
+    host_config_text,
+    redis_url,
+    steps_of,
+    steps_of_host,
+)
 from gpuqueue.installation.units import by_hand, unit_texts
 from gpuqueue.model.joining import SHARED
 from gpuqueue.settings.settings import Settings
@@ -26,7 +34,7 @@ def loaded(text: str, tmp_path: Path) -> Settings:
 
 def test_a_host_that_joins_gets_all_settings_and_no_database(tmp_path: Path) -> None:
     """The file names the host, the store, the service, and no history. A password with quotes arrives as it is."""
-    found = loaded(config_text(make_joining()), tmp_path)
+    found = loaded(host_config_text(make_joining()), tmp_path)
 
     assert f"{STORE}?ssl_ca_certs={STORE_CA}" == found.redis_url
     assert ("nodeB", URL, TOKEN, SERVICE_CA) == (
@@ -49,7 +57,7 @@ def test_a_host_that_joins_gets_all_settings_and_no_database(tmp_path: Path) -> 
 def test_what_all_hosts_have_in_common_arrives_exactly(shared: dict[str, object], tmp_path: Path) -> None:
     """Each value that the service names is the value that the host then has."""
     joining = make_joining(shared=shared)
-    found = loaded(config_text(joining), tmp_path)
+    found = loaded(host_config_text(joining), tmp_path)
 
     for name in SHARED:
         assert str(getattr(joining.found.settings, name)) == str(getattr(found, name)), name
@@ -60,7 +68,7 @@ def test_certificates_are_named_only_if_there_are_some(tmp_path: Path) -> None:
     plain = make_joining(ca=None, redis_ca=None)
     there = make_joining(store="rediss://u:p@h:6379/0?ssl_ca_certs=/there.pem&ssl_check_hostname=true")
 
-    assert (STORE, None) == (redis_url(plain.found), loaded(config_text(plain), tmp_path).service_ca)
+    assert (STORE, None) == (redis_url(plain.found), loaded(host_config_text(plain), tmp_path).service_ca)
     assert {CONFIG, TOKEN} == {
         Path(each.name) for each in steps_of_host(HOST, plain) if each.name.startswith("/etc/gp")
     }

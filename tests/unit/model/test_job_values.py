@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpuqueue.codec import decode_ended, encode_ended
+from gpuqueue.codec.request import decode_ended, encode_ended
 from gpuqueue.codec.wire import from_plain, to_plain, to_stored
 from gpuqueue.errors import Unreadable
 from gpuqueue.model.job_values import MAX_ALL_POINTS, MAX_NAMES, MAX_POINTS, Collected, JobValues, Metric, metrics_in

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from factories import make_spec
 
-from gpuqueue.codec import decode_spec, encode_spec
+from gpuqueue.codec.request import decode_spec, encode_spec
 from gpuqueue.errors import BadRequest, JobNotFound
 from gpuqueue.model import times, validation
 from gpuqueue.model.dependencies import Condition, Dependency, Waits

@@ -7,7 +7,7 @@ import signal
 import pytest
 from factories import make_spec
 
-from gpuqueue.codec import decode_spec, encode_spec
+from gpuqueue.codec.request import decode_spec, encode_spec
 from gpuqueue.errors import BadRequest, Unreadable
 from gpuqueue.model.job_spec import EarlySignal
 

@@ -9,7 +9,7 @@ from factories import make_spec
 
 from gpuqueue.client.edit import change_of
 from gpuqueue.client.placement import placed
-from gpuqueue.codec import decode_spec, encode_spec
+from gpuqueue.codec.request import decode_spec, encode_spec
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.device import DeviceFilter, DeviceKind, names_gpus, suits, without_beside
 from gpuqueue.model.job_request import JobEdit, JobRequest

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from signed_runs import JOB, KEY, fields_of, member_of, signed
 
-from gpuqueue.codec import decode_spec, encode_spec, with_environment, without_environment
+from gpuqueue.codec.request import decode_spec, encode_spec, with_environment, without_environment
 from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job_spec import JobSpec
