@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -12,20 +13,25 @@ from hypothesis import strategies as st
 from gpuqueue.codec.request import (
     MAX_SPEC_BYTES,
     decode_ended,
+    decode_environment,
     decode_request,
     decode_spec,
     decode_started,
     encode_ended,
+    encode_environment,
     encode_spec,
     encode_started,
     member_note,
     of_member,
     whole_payload,
+    with_environment,
+    without_environment,
 )
 from gpuqueue.errors import BadRequest, Unreadable
-from gpuqueue.model.array import Array, Member
+from gpuqueue.model.array import Array, Indexes, Member
 from gpuqueue.model.dependencies import NO_WAITS, Condition, Dependency, Waits
 from gpuqueue.model.device import Activity, DeviceFilter, DeviceKind, Peak, PeakSource, Timeline
+from gpuqueue.model.environment import is_secret
 from gpuqueue.model.job_spec import Checkout, Priority
 from gpuqueue.model.notification import Notification, When
 from gpuqueue.model.placement import ANYWHERE, Placement, Preference
@@ -237,3 +243,77 @@ def test_an_array_survives_the_round_trip(array: str) -> None:
     assert of_member(text, member) == of_member(of_member(text, member), member)
     assert of_member(text, member) == whole_payload(member_note(member), text)
     assert text == whole_payload(text, None)
+
+
+# ---- The environment of a request, taken out of it and put back. Secrets are known by their names --------------------
+
+ENV = {"PATH": "/bin", "HF_TOKEN": "hunter2", "ODD": os.fsdecode(b"\xff\n\"'"), "aws_secret_id": "x", "EMPTY": ""}
+ARRAY = Array(indexes=Indexes.parse("0-9"), at_once=None, axes=())
+
+
+@pytest.mark.parametrize("member", [None, Member(7, 3)])
+def test_a_request_comes_back_letter_by_letter(member: Member | None) -> None:
+    """A request without its environment holds no value of it. With it, it is the same text as before.
+
+    The store compares texts to recognise a job, so the order of the variables is kept as well.
+    """
+    payload = encode_spec(make_spec(env=ENV, time_limit_s=60.5, array=ARRAY if member else None))
+    payload = payload if member is None else of_member(payload, member)
+
+    bare, env = without_environment(payload)
+    kept = decode_environment(*encode_environment(env))
+
+    assert "hunter2" not in bare
+    assert payload == with_environment(bare, kept.variables)
+    assert () == kept.removed
+
+
+def test_removed_secrets_have_their_names() -> None:
+    """Of removed secrets the names stay, and all other variables. The text of the variables never has a secret."""
+    variables, secrets = encode_environment(ENV)
+    kept = decode_environment(variables, None)
+
+    assert ("HF_TOKEN", "aws_secret_id") == kept.removed
+    assert {name: ENV[name] for name in ("PATH", "ODD", "EMPTY")} == kept.variables
+    assert "hunter2" not in variables
+    assert secrets is not None
+    assert encode_environment({"PATH": "/bin"})[1] is None
+
+
+@pytest.mark.parametrize("payload", ["", "{", "[]", '{"env":3}', '{"env":{"A":1}}', "{}", None])
+def test_a_request_that_cannot_be_read_is_not_taken_apart(payload: str | None) -> None:
+    """A damaged request raises Unreadable."""
+    with pytest.raises(Unreadable):
+        without_environment(payload)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("HF_TOKEN", "WANDB_API_KEY", "GITHUB_TOKEN", "DB_PASSWORD", "PGPASSWORD", "REDISCLI_AUTH", "my_secret_word"),
+        *("AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN", "AZURE_CLIENT_ID", "GOOGLE_APPLICATION_CREDENTIALS", "SMTP_PASS"),
+    ],
+)
+def test_a_secret_is_known_by_its_name(name: str) -> None:
+    """Tokens, keys, passwords and the variables of clouds are secrets, in any case of letters."""
+    assert is_secret(name)
+    assert is_secret(name.lower())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "PATH",
+        "HOME",
+        "CONDA_PREFIX",
+        "OMP_NUM_THREADS",
+        "TOKENIZERS_PARALLELISM",
+        "KEYBOARD",
+        "SSH_AUTH_SOCK",
+        "PWD",
+        "AWS_REGION",
+    ],
+)
+def test_an_ordinary_variable_is_no_secret(name: str) -> None:
+    """The usual variables of a shell and of training programs are no secrets."""
+    assert not is_secret(name)

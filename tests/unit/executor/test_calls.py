@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import pickle
 import subprocess
 import sys
 from concurrent.futures import Future
@@ -12,12 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import called
+import cloudpickle
 import pytest
 
+import gpuqueue
 from gpuqueue.errors import BadRequest, GpuQueueError, NoResult
 from gpuqueue.executor import calls as wire
 from gpuqueue.executor import inside
 from gpuqueue.executor.calls import Call, InsideJob
+from gpuqueue.executor.executor import _request
+from gpuqueue.executor.submissions import About, KeptCalls, Submission, Submissions
+from gpuqueue.model.array import Array
 
 
 def run(folder: Path, number: int = 0, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -171,3 +177,139 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "find_spec", lambda _: None)
     with pytest.raises(GpuQueueError, match=r"pip install 'gpuqueue-server\[python\]'"):
         wire.check_installed()
+
+
+# ---- The decorator, without a queue ----------------------------------------------------------------------------------
+
+
+def test_a_task_is_still_its_function() -> None:
+    """A call runs here, and the name and the text of the function are there."""
+    assert (12, "triple", "Return three times the number.") == (
+        called.triple(4),
+        called.triple.__name__,
+        called.triple.__doc__,
+    )
+    bare = gpuqueue.task(called.square)
+    assert 16 == bare(4)
+
+
+def test_a_task_travels_by_its_name() -> None:
+    """A job imports the module of a task, as that of a function. What no module has travels by value."""
+    assert called.triple is pickle.loads(pickle.dumps(called.triple))  # noqa: S301 - our own
+    assert len(pickle.dumps(called.triple)) < 100
+    local = gpuqueue.task(mem="1G")(lambda number: number + 1)
+    assert 5 == pickle.loads(cloudpickle.dumps(local))(4)  # noqa: S301 - as above
+
+
+@pytest.mark.parametrize("name", ["memory", "array", "dedupe", "args"])
+def test_a_wrong_option_is_named_at_once(name: str) -> None:
+    """An option that no submit has, or that the executor decides, is refused where it is written."""
+    with pytest.raises(BadRequest, match=f"^{name} is no option of an executor: there are "):
+        gpuqueue.task(**{name: "1G"})(called.square)
+
+
+# ---- What people see of a call: the arguments and the sweep of its job -----------------------------------------------
+
+
+def submission(calls: int) -> Submission:
+    """Return a submission of so many calls of one function."""
+    names = tuple(map(str, range(calls)))
+    return Submission(Path("calls"), About(names=names, functions=("train.main",) * calls, travels=False))
+
+
+def test_the_values_of_calls_are_a_sweep_and_arguments() -> None:
+    """So the history sorts by them, and the command of a member shows its own. The limits are those of the array."""
+    values = [{"lr": "0.1", "x": "{a}"}, {"lr": "0.2", "x": "b"}]
+
+    request = _request(submission(2), values, {"at_once": 1}, None, is_far=False)
+
+    assert ["train.main", "lr={lr}", "x={x}"] == request.args
+    assert isinstance(request.array, Array)
+    assert (1, 0, None) == (request.array.at_once, request.array.max_failures, request.at_once)
+    assert [{"index": str(at), **each} for at, each in enumerate(values)] == [request.array.values(at) for at in (0, 1)]
+
+
+def test_the_values_of_a_single_call_are_arguments() -> None:
+    """It is no array, so that nothing is replaced in them."""
+    request = _request(submission(1), [{"x": "{a}"}], {}, None, is_far=False)
+
+    assert (["train.main", "x={a}"], None) == (request.args, request.array)
+
+
+def test_calls_without_values_are_an_array_by_index() -> None:
+    """Its limits are checked as those of any submit."""
+    request = _request(submission(2), [{}, {}], {"at_once": 3}, None, is_far=False)
+
+    assert (["train.main"], "0-1", 3) == (request.args, request.array, request.at_once)
+    with pytest.raises(BadRequest, match="at_once must be a whole number"):
+        _request(submission(2), [{"a": "1"}, {"a": "2"}], {"at_once": "many"}, None, is_far=False)
+
+
+# ---- The files of submissions, and what a program that starts again finds in them ------------------------------------
+
+
+def about(*names: str, function: str = "train.train") -> About:
+    """Return what a submission of these calls is."""
+    return About(names=names, functions=(function,) * len(names), travels=False)
+
+
+def submitted(submissions: Submissions, job: int, *names: str) -> Submission:
+    """Return a submission that was submitted as *job*."""
+    made = submissions.new(about(*names))
+    made.write(b"calls")
+    return made.with_job(job)
+
+
+def test_the_newest_job_counts_unless_a_value_is_there(tmp_path: Path) -> None:
+    """Calls 0 and 1 were submitted again: of 0 the new job counts, of 1 the value that the first job has left."""
+    submissions = Submissions(tmp_path, "sweep")
+    first = submitted(submissions, 5, "0", "1", "2")
+    first.result(1).write_bytes(b'{"ok": true}\n')
+    first.result(0).write_bytes(b'{"fault": "ValueError"}\n')
+    again = submitted(submissions, 9, "0", "1")
+
+    kept = KeptCalls([*Submissions(tmp_path, "sweep").known()])
+    assert (again, 0) == kept.find("0", "train.train")
+    assert (first, 1) == kept.find("1", "train.train")
+    assert (first, 2) == kept.find("2", "train.train")
+    assert kept.find("3", "train.train") is None
+    assert ["5_0", "9_1"] == [first.about.label(0), again.about.label(1)]
+    with pytest.raises(BadRequest, match=r"call 2 of key sweep was one of train.train, and now is one of train.other"):
+        kept.find("2", "train.other")
+
+
+def test_the_same_calls_have_the_same_directory(tmp_path: Path) -> None:
+    """So a program that was killed while it submitted finds the job by the dedupe key. Old results are removed."""
+    first = submitted(Submissions(tmp_path, "sweep"), 5, "0", "1")
+    first.result(1).write_bytes(b'{"fault": "ValueError"}\n')
+    again = Submissions(tmp_path, "sweep").new(about("0", "1"))
+    other = Submissions(tmp_path, "sweep").new(about("0"))
+    again.write(b"calls")
+
+    assert first.folder == again.folder != other.folder
+    assert first.dedupe == again.dedupe == f"sweep.{first.folder.name}"
+    assert not first.result(1).exists()
+    assert [again] == [*Submissions(tmp_path, "sweep").known()]
+
+
+def test_a_directory_without_a_key_is_its_own_and_private(tmp_path: Path) -> None:
+    """Two programs share no directory, and nobody else can read a pickle or write one."""
+    submissions = Submissions(tmp_path / "calls", None)
+    one, two = submissions.new(about("0")), submissions.new(about("0"))
+
+    assert one.folder != two.folder
+    assert [0o700, 0o700] == [each.stat().st_mode & 0o777 for each in (tmp_path / "calls", one.folder)]
+    assert [] == [*submissions.known()]
+    one.remove()
+    assert [two.folder] == [*(tmp_path / "calls").iterdir()]
+
+
+def test_what_no_program_waited_for_is_removed_at_last(tmp_path: Path) -> None:
+    """A directory without a key is removed after 90 days by the next program. Those of keys stay."""
+    old, young = (Submissions(tmp_path, None).new(about("0")).folder for _ in range(2))
+    kept = submitted(Submissions(tmp_path, "sweep"), 5, "0").folder
+    for folder in (old, kept):
+        os.utime(folder, (0, 0))
+
+    Submissions(tmp_path, "other")
+    assert [False, True, True] == [each.exists() for each in (old, young, kept)]

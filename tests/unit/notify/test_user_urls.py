@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuqueue.errors import BadRequest
-from gpuqueue.notify.targets import SCHEMES, made_of
+from gpuqueue.model.notification import Notification
+from gpuqueue.notify.child import Guard
+from gpuqueue.notify.targets import SCHEMES, made_of, networks_of, url_of
+from gpuqueue.settings.settings import Settings
 
 SLACK = "T1AAAAAAA/B2BBBBBBB/abcdefghijabcdefghij1234"
 #: A URL of each kind, as people write it and as it is made.
@@ -190,3 +197,143 @@ def test_whatever_is_made_has_no_more_than_the_permitted_parameters(scheme: str,
     names = [each.partition("=")[0] for each in query.split("&")] if query else []
     assert set(names) <= {"channel", "from", "mode", "pa", "smtp", "to", "topic"}
     assert "?" not in query
+
+
+# ---- The URLs to which notifications are sent, and the process that sends them ---------------------------------------
+
+OPENS_FILE = "tgram://1:abc/5?verify=no;template=/etc/own.json"
+
+
+def _settings(**given: str) -> Settings:
+    environ = {f"GPUQUEUE_{name.upper()}": value for name, value in given.items()}
+    return Settings.load({"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_NOTIFY": f"team={OPENS_FILE}", **environ})
+
+
+def test_where_jobs_have_other_accounts_their_urls_are_made_anew() -> None:
+    """The account that sends must open no file for a user. A target of the site may name one, with Apprise in full."""
+    site = _settings(run_as="submitter")
+
+    with pytest.raises(BadRequest, match="the query of this URL is not permitted in a job: write tgram://BOT-TOKEN"):
+        url_of(Notification(OPENS_FILE), site)
+    assert "tgram://1:abc/%40chat" == url_of(Notification("TGRAM://1:abc/@chat"), site)
+    assert OPENS_FILE == url_of(Notification("team"), site)
+
+
+def test_a_persons_own_account_opens_any_url() -> None:
+    """Without other accounts, a URL reaches Apprise as it was written, and this account sends it."""
+    own = _settings()
+
+    for to in (OPENS_FILE, "form://host/x?attach=/etc/own.json"):
+        assert to == url_of(Notification(to), own)
+        assert networks_of(Notification(to), own) is None
+
+
+def test_the_notifier_sends_only_urls_of_users() -> None:
+    """It gets the networks of the setting. Targets and mail addresses are sent with the accounts of the site."""
+    site = _settings(run_as="submitter")
+    with_networks = _settings(run_as="submitter", notify_networks="10.1.0.0/16, 127.0.0.1")
+
+    assert () == networks_of(Notification("json://host"), site)
+    assert ("10.1.0.0/16", "127.0.0.1/32") == networks_of(Notification("json://host"), with_networks)
+    assert [None, None] == [networks_of(Notification(to), with_networks) for to in ("team", "ann@e.org")]
+
+
+# ---- The addresses that the process which sends to URLs of users connects to -----------------------------------------
+
+CLOSED = [
+    "127.0.0.1",
+    "127.8.9.10",
+    "0.0.0.0",  # noqa: S104 - an address to refuse
+    "10.1.2.3",
+    "172.16.0.1",
+    "192.168.1.1",
+    "100.64.0.1",
+    "169.254.169.254",
+    "224.0.0.1",
+    "239.1.2.3",
+    "255.255.255.255",
+    "240.0.0.1",
+    "192.0.2.1",
+    "::1",
+    "::",
+    "::7f00:1",
+    "::ffff:127.0.0.1",
+    "::ffff:10.1.2.3",
+    "64:ff9b::7f00:1",
+    "64:ff9b::a9fe:a9fe",
+    "2002:7f00:1::1",
+    "2001:0:4136:e378:8000:63bf:3fff:fdd2",
+    "fe80::1",
+    "fe80::1%lo",
+    "fec0::1",
+    "fc00::1",
+    "fd12:3456::1",
+    "ff02::1",
+    "2001:db8::1",
+    "localhost",
+    "2130706433",
+    "0x7f000001",
+    "0177.0.0.1",
+    "",
+]
+OPEN = ["9.9.9.9", "203.0.114.1", "2620:fe::fe", "::ffff:9.9.9.9", "64:ff9b::909:909"]
+
+
+@pytest.mark.parametrize("host", CLOSED)
+def test_what_is_not_public_is_refused(host: str) -> None:
+    """Also where an address of IPv6 stands for one of IPv4, and a name, which is resolved after the check."""
+    assert not Guard([]).permits(host)
+
+
+@pytest.mark.parametrize("host", OPEN)
+def test_what_is_public_is_permitted(host: str) -> None:
+    """Public addresses need no setting."""
+    assert Guard([]).permits(host)
+
+
+def test_the_site_permits_networks() -> None:
+    """Each network of the setting is permitted, in each form of its addresses, and no other one."""
+    guard = Guard(["10.1.0.0/16", "fd00::/8"])
+
+    assert [True, True, True, False, False] == [
+        guard.permits(each) for each in ("10.1.2.3", "::ffff:10.1.2.3", "fd12::1", "10.2.0.1", "127.0.0.1")
+    ]
+
+
+def test_an_address_of_this_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A public address of this machine leads to what listens here, past its firewall."""
+    monkeypatch.setattr("gpuqueue.notify.child._is_public", lambda _: True)
+
+    assert not Guard([]).permits("127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        "socket.create_connection(('localhost', {port}), 5)",
+        "socket.create_connection(('127.1', {port}), 5)",
+        "socket.socket().connect(('localhost', {port}))",
+        "socket.socket().connect_ex(('127.0.0.1', {port}))",
+        "socket.socket(socket.AF_INET6).connect(('::ffff:127.0.0.1', {port}))",
+        "socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', {port}))",
+        "socket.socket(type=socket.SOCK_DGRAM).sendmsg([b'x'], [], 0, ('127.0.0.1', {port}))",
+        "socket.socket(socket.AF_UNIX).connect('/run/dbus/system_bus_socket')",
+        "__import__('http.client').client.HTTPConnection('localhost', {port}).request('GET', '/')",
+        "__import__('_socket').socket().connect(('127.0.0.1', {port}))",
+    ],
+)
+def test_no_way_of_python_leads_past_the_guard(act: str) -> None:
+    """The guard is called below all modules, with the address that the kernel gets. Nothing arrives."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        script = (
+            "import socket, sys; from gpuqueue.notify.child import Guard; guard = Guard([]); sys.addaudithook(guard)\n"
+            f"try:\n    {act.format(port=server.getsockname()[1])}\n"
+            "except PermissionError:\n    print('refused', guard.has_refused)"
+        )
+
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+
+        assert "refused True\n" == done.stdout
+        with pytest.raises(BlockingIOError):
+            server.accept()

@@ -5,19 +5,23 @@ import threading
 from pathlib import Path
 
 import pytest
-from factories import make_spec
+from factories import make_device, make_spec
 
 from gpuqueue.clock import SystemClock
+from gpuqueue.errors import Unreachable
 from gpuqueue.model.device import Device, DeviceKind, Peak, PeakSource, Reading
+from gpuqueue.model.probe import Probe
 from gpuqueue.model.run import RunDevice
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import ProcessIdentity
+from gpuqueue.text.units import GIB, MIB
 from workers.devices.select import choose
 from workers.devices.simulated import SimulatedBackend
 from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.measure.monitor import MOMENT_S, DeviceMonitor
 from workers.measure.peak import gap_note, measured_devices
-from workers.measure.sampler import FIRST_S, Sampler
+from workers.measure.sample import RunOnDevice, Sample
+from workers.measure.sampler import FIRST_S, Excess, Probes, ProbeWatch, Sampler, enforce_limit, excess, limit_bytes
 from workers.run.directory import Held, RunDir
 from workers.run.verdict import InsideReport
 
@@ -243,3 +247,274 @@ def test_a_run_that_is_still_to_be_started_wakes_nobody() -> None:
 
     runs.add(LiveRun(held=held, directory=directory, since_s=0.0))
     assert runs.wait(0)
+
+
+# ---- Tests of the memory limit that the sampler enforces: when a run is warned, and when it is ended -----------------
+
+
+@pytest.mark.parametrize(
+    ("used", "free", "allocated", "expected"),
+    [
+        (6 * GIB, 10 * GIB, 0, Excess.NONE),
+        (6 * GIB, 0, 5 * GIB, Excess.NONE),
+        (6 * GIB + 1, 10 * GIB, 0, Excess.WARN),
+        (6 * GIB + 307 * MIB, 10 * GIB, 0, Excess.WARN),
+        (6 * GIB + 308 * MIB, 10 * GIB, 0, Excess.END),
+        (6 * GIB + 1, 2 * GIB, 3 * GIB, Excess.END),
+    ],
+)
+def test_a_small_excess_warns_and_a_large_one_ends_the_run(
+    used: int, free: int, allocated: int, expected: Excess
+) -> None:
+    """A small excess gives a warning.
+
+    More than 5 % ends the run, and so does any excess that uses memory allocated to another job. The 5 % may be CUDA's
+    own memory.
+    """
+    assert expected is excess(used, 6 * GIB, free_bytes=free, allocated_bytes=allocated)
+
+
+def test_small_jobs_have_room_for_cudas_own_memory() -> None:
+    """A small job may exceed its memory by at least 256 MiB.
+
+    Five per cent of 1 GiB would be less than a CUDA context.
+    """
+    assert GIB + 256 * MIB == limit_bytes(GIB)
+
+
+def run_of(place: Path, kind: DeviceKind = DeviceKind.GPU) -> LiveRun:
+    """Return a run with a lease of 1 GiB on a device of this kind."""
+    device = RunDevice(uuid="GPU-0", lease_bytes=GIB, kind=kind)
+    held = Held(job_id=1, token="1.a", devices=(device,), capped=True)
+    return LiveRun(held=held, directory=RunDir.create(place, held), since_s=0.0)
+
+
+def ended_by(run: LiveRun, *used: int) -> bool:
+    """Pass these samples to the watchdog, and return whether it asked for the run's end."""
+    for each in used:
+        share = RunOnDevice(
+            job_id=1,
+            token="1.a",
+            lease_bytes=GIB,
+            started=True,
+            alive=True,
+            pids=frozenset({7}),
+            used_bytes=each,
+        )
+        sample = Sample(
+            device=make_device("GPU-0", kind=run.held.devices[0].kind),
+            began_s=0.0,
+            reading=Reading(total_bytes=24 * GIB, free_bytes=24 * GIB - each, processes={7: each}),
+            runs=(share,),
+            counted={},
+            external_processes=(),
+        )
+        enforce_limit(run, sample)
+    return (run.directory.path / "cancel").exists()
+
+
+@pytest.mark.parametrize(
+    ("samples", "ends"),
+    [
+        ((9 * GIB, 9 * GIB), True),
+        ((9 * GIB,), False),
+        ((9 * GIB, 0, 0, 9 * GIB), False),
+        ((9 * GIB, 0, 9 * GIB), False),
+        ((9 * GIB, 0, 9 * GIB, 0, 9 * GIB), True),
+    ],
+)
+def test_one_excessive_sample_is_tolerated_and_repeated_ones_end_the_run(
+    tmp_path: Path, samples: tuple[int, ...], *, ends: bool
+) -> None:
+    """One excessive sample may be a process that is ending, so several are needed.
+
+    Regression: a load that changed between too much and little with each sample was never ended.
+    """
+    assert ends is ended_by(run_of(tmp_path), *samples)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ends"), [(DeviceKind.GPU, True), (DeviceKind.SIMULATED, True), (DeviceKind.CPU, False)]
+)
+def test_a_simulated_device_is_watched_like_a_gpu(tmp_path: Path, kind: DeviceKind, *, ends: bool) -> None:
+    """The cap holds on every device that counts as a GPU.
+
+    Regression: on a simulated device a job that asked for 1 GiB held 3.9 GiB and succeeded.
+    """
+    assert ends is ended_by(run_of(tmp_path, kind), 3 * GIB, 3 * GIB)
+
+
+def test_a_small_excess_on_a_simulated_device_is_in_order(tmp_path: Path) -> None:
+    """The interpreter of a job counts on a simulated device, so a job of 1 MiB is neither ended nor warned."""
+    run = run_of(tmp_path, DeviceKind.SIMULATED)
+
+    assert not ended_by(run, GIB + 250 * MIB, GIB + 250 * MIB)
+    assert not run.notes
+
+
+def test_a_failed_request_to_end_a_run_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request to end a run is repeated if it fails.
+
+    Regression: no file descriptor was left at that moment, and the excess continued.
+    """
+    run = run_of(tmp_path)
+    with monkeypatch.context() as short:
+        short.setattr(RunDir, "ask_end", _no_descriptor)
+        assert not ended_by(run, 9 * GIB, 9 * GIB)
+    assert run.in_excess
+
+    assert ended_by(run, 9 * GIB)
+    assert not run.in_excess
+    assert 2 == len(run.notes)
+
+
+def _no_descriptor(*_: object) -> None:
+    raise OSError(24, "Too many open files")
+
+
+# ---- Tests of the decision when the run of a probe ends --------------------------------------------------------------
+
+
+def first_end(watch: ProbeWatch, peaks: list[float], steps: list[int | None] | None = None) -> int | None:
+    """Return the second in which *watch* ends a run with these peaks in GiB, one each second."""
+    for second, peak in enumerate(peaks):
+        count = None if steps is None else steps[second]
+        if watch.reason(int(peak * GIB), float(second), count) is not None:
+            return second
+    return None
+
+
+def test_a_flat_peak_ends_the_run() -> None:
+    """The time counts from the last growth."""
+    watch = ProbeWatch(Probe(flat_s=3))
+
+    assert 6 == first_end(watch, [0, 1, 2, 5, 5, 5, 5, 5])
+
+
+def test_a_run_that_uses_no_memory_yet_is_not_flat() -> None:
+    """A program that still imports has shown nothing."""
+    assert first_end(ProbeWatch(Probe(flat_s=3)), [0.0] * 50) is None
+
+
+def test_slow_growth_is_growth() -> None:
+    """A peak that creeps is compared with its last growth; noise below one percent does not count."""
+    assert first_end(ProbeWatch(Probe(flat_s=3)), [1 + second / 100 for second in range(50)]) is None
+    assert 3 == first_end(ProbeWatch(Probe(flat_s=3)), [1 + second / 10_000 for second in range(50)])
+
+
+def test_so_many_steps_end_the_run() -> None:
+    """The steps of several bars add up: a bar with a smaller count is a new one. Without a bar nothing counts."""
+    watch = ProbeWatch(Probe(steps=10))
+
+    assert 4 == first_end(watch, [1.0] * 6, [None, 4, 6, 1, 4, 5])
+    assert first_end(ProbeWatch(Probe(steps=10)), [1.0] * 50, [None] * 50) is None
+
+
+def test_without_a_rule_only_the_time_limit_ends_it() -> None:
+    """A probe without rules never ends early."""
+    assert first_end(ProbeWatch(Probe()), [1.0] * 100, [50] * 100) is None
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> LiveRun:
+    """Return a live run of a probe that ends after three steps."""
+    held = Held(job_id=1, token="1.a", devices=(RunDevice(uuid="dev-0", lease_bytes=GIB),), probe="steps=3")
+    return LiveRun(held=held, directory=RunDir.create(tmp_path, held), since_s=0.0)
+
+
+def test_a_run_is_asked_to_end_once_and_notes_why(run: LiveRun) -> None:
+    """The steps are those in its log. The shim reads what to end it as."""
+    probes = Probes()
+    run.directory.log.write_text("step 2/9\n")
+    probes.check([run], 1.0)
+    assert not os.path.lexists(run.directory.path / "cancel")
+
+    run.directory.log.write_text("step 3/9\n")
+    for second in (2.0, 3.0):
+        probes.check([run], second)
+
+    assert "timed_out" == (run.directory.path / "cancel").read_text()
+    assert ["the probe ended it: it has made 3 steps"] == list(run.notes)
+
+
+def test_the_reason_is_there_before_the_run_ends(run: LiveRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run can end, and its notes be sent, while the sampler still asks for its end.
+
+    Regression: ``gpuqueue probe --flat 1s`` ended with "its time was over" after 1.5 s.
+    """
+    sent: list[str] = []
+    monkeypatch.setattr(RunDir, "ask_end", lambda *_: run.send_notes(sent.append))
+    run.directory.log.write_text("step 3/9\n")
+
+    Probes().check([run], 1.0)
+
+    assert ["the probe ended it: it has made 3 steps"] == sent
+
+
+def test_the_end_follows_a_note_that_is_just_being_sent(run: LiveRun) -> None:
+    """The end of a run is reported once the heartbeats have sent the note that they took.
+
+    Regression: the record of a probe could be read without the reason for its end, which the heartbeats sent late.
+    """
+    sent: list[str] = []
+    began, may_go = threading.Event(), threading.Event()
+
+    def slowly(text: str) -> None:
+        began.set()
+        assert may_go.wait(60)
+        sent.append(text)
+
+    def report() -> None:
+        run.send_notes(sent.append)
+        sent.append("the end")
+
+    run.notes.append("why")
+    heartbeats, step = threading.Thread(target=run.send_notes, args=[slowly]), threading.Thread(target=report)
+    heartbeats.start()
+    assert began.wait(60)
+    step.start()
+    step.join(0.2)
+    may_go.set()
+    heartbeats.join(60)
+    step.join(60)
+
+    assert ["why", "the end"] == sent
+
+
+def test_a_note_that_cannot_be_sent_stays_the_first(run: LiveRun) -> None:
+    """The store is gone while the second of three notes is sent: the next try goes on with it."""
+    sent: list[str] = []
+
+    def fails_once(text: str) -> None:
+        if text == "b" and "b failed" not in sent:
+            sent.append("b failed")
+            raise Unreachable("gone")
+        sent.append(text)
+
+    run.notes.extend("abc")
+    with pytest.raises(Unreachable):
+        run.send_notes(fails_once)
+    run.send_notes(fails_once)
+
+    assert ["a", "b failed", "b", "c"] == sent
+
+
+def test_the_rule_is_kept_for_a_worker_that_adopts_the_run(run: LiveRun) -> None:
+    """The claim in the run directory has the rule."""
+    kept = run.directory.held()
+
+    assert kept is not None
+    assert "steps=3" == kept.probe
+
+
+def test_a_rule_of_a_later_version_leaves_the_run_alone(run: LiveRun, tmp_path: Path) -> None:
+    """A worker that cannot read the rule leaves the end to the time limit."""
+    held = Held(job_id=2, token="1.b", devices=run.held.devices, probe="tokens=9")
+    other = LiveRun(held=held, directory=RunDir.create(tmp_path / "other", held), since_s=0.0)
+    other.meter("dev-0").note(64 * MIB, at_s=0.0, shared=False, device_bytes=64 * MIB)
+    probes = Probes()
+
+    for second in range(0, 1000, 100):
+        probes.check([other], float(second))
+
+    assert not os.path.lexists(other.directory.path / "cancel")

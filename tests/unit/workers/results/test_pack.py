@@ -6,14 +6,23 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
+import tarfile
+import tempfile
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from long_search import search
 from results_copy import Copy
 
+from gpuqueue.files.archive import CHUNK_BYTES
+from gpuqueue.files.ignore import Ignored, IgnoreRules, rule_of, rules_of
 from workers.results import pack as packing
-from workers.results.pack import NoCopy, PackFailed
+from workers.results.pack import ArchiveRequest, NoCopy, PackFailed, Progress, Wanted
 
 
 @pytest.fixture
@@ -211,3 +220,231 @@ def test_a_tree_that_is_gone_or_a_link_is_no_copy(copy: Copy, tmp_path: Path) ->
     copy.tree.symlink_to(tmp_path)
     with pytest.raises(NoCopy):
         copy.pack("*")
+
+
+# ---- Tests of the reports that packing goes on -----------------------------------------------------------------------
+
+
+def test_a_reader_that_is_gone_is_noticed_without_a_write() -> None:
+    """The next step ends the work, whether the archive goes to a pipe or to a socket."""
+    reader, writer = os.pipe()
+    ours, theirs = socket.socketpair()
+    steps = [Progress(writer, lambda: None), Progress(ours.fileno(), lambda: None)]
+    os.close(reader)
+    theirs.close()
+
+    for step in steps:
+        with pytest.raises(BrokenPipeError):
+            step()
+    os.close(writer)
+    ours.close()
+
+
+def test_steps_are_reported_once_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report for each of a million files would cost more than the files."""
+    reports: list[None] = []
+    with open(os.devnull, "wb") as output:  # noqa: PTH123 - of os
+        step = Progress(output.fileno(), lambda: reports.append(None))
+        monkeypatch.setattr(packing, "EVERY_S", 3600.0)
+        for _ in range(1000):
+            step()
+
+    assert 1 == len(reports)
+
+
+# Tests of what packing loads: it runs in the launcher, as a user who may not be able to read this installation.
+
+ROOT = Path(__file__).parents[4]
+PROGRAM = """
+import os, sys
+sys.path.insert(0, {root!r})
+import workers.launcher.main
+from workers.results.pack import pack
+from workers.results.pack import ArchiveRequest
+before = set(sys.modules)
+request = ArchiveRequest.read(ArchiveRequest.of(["*"], [("^(?:.+/)?[^/]+$", True)]).text())
+for each in (request, request._replace(rules=None)):
+    notes = pack(os.open({code!r}, os.O_RDONLY), each, os.open(os.devnull, os.O_WRONLY), lambda: None)
+print(len(notes), *sorted(set(sys.modules) - before))
+print(*sorted(each for each in before if each.split(".")[0] not in sys.stdlib_module_names))
+"""
+
+
+def test_packing_loads_nothing_after_the_launcher_has_started(tmp_path: Path) -> None:
+    """All that it needs is loaded by then, and is the standard library or a small part of gpuqueue."""
+    copy = Copy(tmp_path / "code")
+    copy.write("same", b"x")
+    copy.take()
+    copy.write("Größe/" + "long" * 40, b"x")
+    copy.write("back\\slash")
+    copy.link("out", "/etc")
+
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-X", "utf8", "-c", PROGRAM.format(root=str(ROOT), code=str(copy.code))],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+
+    loaded_later, ours = done.stdout.splitlines()
+    assert "2" == loaded_later
+    packages = {".".join(each.split(".")[:2]) for each in ours.split()}
+    parts = ("errors", "files", "lazy", "model", "system", "text", "version")
+    gpuqueue = {"gpuqueue", *(f"gpuqueue.{each}" for each in parts)}
+    launcher = {"workers", *(f"workers.{each}" for each in ("launcher", "results", "run", "shim"))}
+    assert {"__main__"} >= packages - gpuqueue - launcher
+
+
+# ---- Tests of packing with random trees and patterns, beside independent answers -------------------------------------
+
+PART = st.text(st.sampled_from("ab.-_ é"), min_size=1, max_size=3).filter(lambda each: each.strip(".") != "")
+PATH = st.lists(PART, min_size=1, max_size=3).map("/".join)
+FILE = st.tuples(st.binary(max_size=600), st.sampled_from(["644", "755"]))
+PATTERN = st.lists(st.sampled_from(["a", "b", "*", "**", "/", "!", "?", "[ab]", "é", "."]), min_size=1, max_size=5).map(
+    "".join
+)
+
+
+def fitting(tree: dict[str, Any]) -> dict[str, Any]:
+    """Return the entries that can be on a disk together: nothing is below a file."""
+    return {path: each for path, each in tree.items() if not any(path.startswith(f"{other}/") for other in tree)}
+
+
+TREE = st.dictionaries(PATH, FILE, max_size=8).map(fitting)
+
+
+def write(copy: Copy, tree: dict[str, Any]) -> None:
+    """Make the files of *tree* the only ones of the copy."""
+    shutil.rmtree(copy.tree)
+    copy.tree.mkdir()
+    for path, (content, mode) in tree.items():
+        copy.write(path, content, mode=int(mode, 8))
+
+
+@search(30)
+@given(before=TREE, after=TREE)
+@example(before={"a": (b"x", "644")}, after={"a": (b"x", "755")})
+def test_a_round_trip_has_exactly_the_changes(before: dict[str, Any], after: dict[str, Any]) -> None:
+    """What the archive has is what differs, byte for byte, whatever the trees are."""
+    with tempfile.TemporaryDirectory() as place:
+        copy = Copy(Path(place) / "run" / "code")
+        write(copy, before)
+        copy.take()
+        write(copy, after)
+
+        found = copy.pack()
+
+    assert sorted((path, each) for path, each in after.items() if before.get(path) != each) == [*found.items()]
+
+
+@search(30)
+@given(TREE, st.lists(PATTERN, min_size=1, max_size=4))
+@example({"a/b": (b"", "644")}, ["a/", "!a/b"])
+def test_patterns_mean_what_they_mean_in_an_ignore_file(tree: dict[str, Any], patterns: list[str]) -> None:
+    """What an ignore file with these patterns would leave out is packed, and nothing else."""
+    patterns = [each for each in patterns if each.removeprefix("!").strip("/") and rule_of(each) is not None]
+    ignored = Ignored([IgnoreRules(patterns)])
+    with tempfile.TemporaryDirectory() as place:
+        copy = Copy(Path(place) / "run" / "code")
+        write(copy, tree)
+        copy.take()
+
+        found = copy.pack(*patterns) if patterns else {}
+
+    expected = sorted(path for path in tree if ignored.by(path, folder=False) is not None)
+    assert expected == [*found]
+    wanted = Wanted(ArchiveRequest.of(patterns, rules_of(patterns)))
+    assert not patterns or expected == sorted(filter(wanted.has, tree))
+
+
+# Tests of packing while a job changes its files: nothing is followed, and nothing is cut short in silence.
+
+
+class Once:
+    """Does something at the first step after the walk, which is the first write of the archive."""
+
+    def __init__(self, copy: Copy, act: Any) -> None:
+        self._copy, self._act, self._steps = copy, act, len([*copy.tree.rglob("*")])
+
+    def __call__(self) -> None:
+        """Count a step."""
+        self._steps -= 1
+        if self._steps == -1:
+            self._act()
+
+
+@pytest.mark.parametrize("swapped", ["file", "folder", "pipe", "gone"])
+def test_a_file_that_is_swapped_while_packing_is_not_followed(copy: Copy, tmp_path: Path, swapped: str) -> None:
+    """A file or directory that becomes a link, a pipe, or vanishes after it was found, is left out."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "x").write_bytes(b"secret")
+    copy.write("a", b"first")
+    copy.write("d/x", b"mine")
+    copy.write("z", b"last")
+
+    def swap() -> None:
+        (copy.tree / "d" / "x").unlink()
+        if swapped == "file":
+            (copy.tree / "d" / "x").symlink_to(tmp_path / "outside" / "x")
+        elif swapped == "folder":
+            (copy.tree / "d").rmdir()
+            (copy.tree / "d").symlink_to(tmp_path / "outside")
+        elif swapped == "pipe":
+            os.mkfifo(copy.tree / "d" / "x")
+
+    assert {"a": (b"first", "644"), "z": (b"last", "644")} == copy.pack("*", progress=Once(copy, swap))
+
+
+def test_a_file_that_grows_has_the_size_at_its_opening(copy: Copy) -> None:
+    """What a job appends meanwhile is not in the archive, which is complete."""
+    content = os.urandom(3 * CHUNK_BYTES + 1)
+    big = copy.write("big", content)
+
+    def grow() -> None:
+        with big.open("ab") as file:
+            file.write(b"more" * CHUNK_BYTES)
+
+    assert {"big": (content, "644")} == copy.pack("*", progress=Once(copy, grow))
+
+
+def test_a_file_that_shrinks_ends_the_archive_with_an_error(copy: Copy) -> None:
+    """The archive is cut short, so that nobody takes it for a whole one, and the message names the file."""
+    big = copy.write("big", os.urandom(3 * CHUNK_BYTES))
+
+    with pytest.raises(PackFailed, match="'big' became shorter while it was read: wait until"):
+        copy.pack("*", progress=Once(copy, lambda: os.truncate(big, CHUNK_BYTES)))
+
+    with pytest.raises(tarfile.ReadError), tarfile.open(copy.archive, "r|") as opened:
+        opened.getmembers()
+
+
+@pytest.mark.parametrize(("cuts", "expected"), [(1, b"xx"), (2, None)])
+def test_a_file_that_shrinks_at_its_beginning_is_read_once_more(
+    copy: Copy, monkeypatch: pytest.MonkeyPatch, cuts: int, expected: bytes | None
+) -> None:
+    """A job that writes a small file again is no reason to give up, unless it happens again."""
+    file = copy.write("file", b"xxxx")
+    read, left = packing.read_exactly, [cuts]
+
+    def cut(fd: int, size_bytes: int) -> bytes:
+        if left[0]:
+            left[0] -= 1
+            os.truncate(file, size_bytes // 2)
+        return read(fd, size_bytes)
+
+    monkeypatch.setattr(packing, "read_exactly", cut)
+
+    if expected is None:
+        with pytest.raises(PackFailed, match="'file' became shorter"):
+            copy.pack("*")
+    else:
+        assert {"file": (expected, "644")} == copy.pack("*")
+
+
+def test_a_sparse_file_needs_no_memory(copy: Copy) -> None:
+    """Files are read in pieces."""
+    file = copy.write("sparse")
+    os.truncate(file, 64 * 2**20)
+
+    assert bytes(64 * 2**20) == copy.pack("*")["sparse"][0]
