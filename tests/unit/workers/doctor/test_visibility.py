@@ -19,7 +19,7 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import GIB, MIB
 from workers.devices.nvml_calls import DriverFacts, DriverState
 from workers.doctor import cards, runs
-from workers.doctor.cards import CHECKS, _hides
+from workers.doctor.cards import VISIBILITY_CHECKS, _hides
 from workers.doctor.host import Devices, Host, Seen
 from workers.doctor.python import environments
 from workers.shim.shared_memory import PLACE, unused
@@ -36,7 +36,7 @@ def examined(held: Mapping[int, int | None], kind: DeviceKind = DeviceKind.GPU) 
     environ = {"CUDA_VISIBLE_DEVICES": "0"}
     driver = DriverFacts(state=DriverState.WELL)
     host = Host(settings=settings, environ=environ, driver=driver, devices=lambda: Devices(seen=(seen,)))
-    return by_check(CHECKS, host)
+    return by_check(VISIBILITY_CHECKS, host)
 
 
 @pytest.mark.parametrize(
