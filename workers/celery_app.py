@@ -23,7 +23,7 @@ from kombu.message import Message
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.queue.keys import PREFIX
 from gpuqueue.settings.settings import Settings
-from gpuqueue.system.shield import shield, stop_signal
+from gpuqueue.system.process import shield, stop_signal
 from workers.measure.active_runs import LiveRun
 from workers.worker import ADOPTED, Worker
 

@@ -15,7 +15,7 @@ from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import BrokenClaim, Claim, Later
 from gpuqueue.queue.requests import new_nonce
 from gpuqueue.settings.settings import Settings
-from gpuqueue.system.shield import is_ending
+from gpuqueue.system.process import is_ending
 from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.measure.admission import AdmissionCheck
 from workers.measure.monitor import DeviceMonitor

@@ -27,7 +27,7 @@ from gpuqueue.model.device import Device, DeviceKind, names_gpus
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.parsers import RunAs
 from gpuqueue.settings.settings import Settings
-from gpuqueue.system.shield import shield, stop_signal
+from gpuqueue.system.process import shield, stop_signal
 from gpuqueue.text.units import format_bytes, parse_bytes, parse_duration
 from workers.devices.select import chosen, find, remember
 from workers.services.log_records import SafeRecord

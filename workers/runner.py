@@ -38,7 +38,7 @@ from workers.steps.judge import Judge
 from workers.steps.report import Report
 from workers.steps.spawn import Spawn, authorise
 from workers.threads import SteadyEvent, in_time
-from workers.warm.pool import TIDY_S, WarmPool
+from workers.warm_pool import TIDY_S, WarmPool
 
 if TYPE_CHECKING:
     from workers.whole import outcome

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.script_args import words_before_args
-from gpuqueue.system.cache_directory import cache_directory
+from gpuqueue.system.account import cache_directory
 from gpuqueue.text.units import MAX_BYTES
 
 

@@ -15,7 +15,7 @@ from gpuqueue.files.take import IgnoredFiles, Snapshot, take_snapshot
 from gpuqueue.model.code_snapshot import CodeSnapshot, CodeWith
 from gpuqueue.model.file_patterns import from_directory
 from gpuqueue.settings.sources import embedded_socket
-from gpuqueue.system.cache_directory import cache_directory
+from gpuqueue.system.account import cache_directory
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_bytes
 

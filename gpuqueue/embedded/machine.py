@@ -41,8 +41,7 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.system import ownership
 from gpuqueue.system.account import current_account
 from gpuqueue.system.machine_id import machine_id
-from gpuqueue.system.process import DetachedProcess, ProcessIdentity, installed
-from gpuqueue.system.shield import stop_signal
+from gpuqueue.system.process import DetachedProcess, ProcessIdentity, installed, stop_signal
 from gpuqueue.text.sanitize import without_password
 from gpuqueue.version import VERSION
 from gpuqueue.words.values import short_time
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
     from gpuqueue.model.device import Device
     from gpuqueue.queue.diagnostics import DeviceFacts
     from gpuqueue.queue.lease import DeviceStatus
-    from gpuqueue.recovery.reopen import Opened
+    from gpuqueue.recovery import Opened
 else:
     subprocess = later("subprocess")
 
@@ -310,7 +309,7 @@ class Machine:
             await_open(self.queue, within_s=READY_S)
             return None
         from gpuqueue.history.database import HistoryDatabase  # noqa: PLC0415 - lazy import for startup time
-        from gpuqueue.recovery.reopen import open_queue  # noqa: PLC0415 - lazy import for startup time
+        from gpuqueue.recovery import open_queue  # noqa: PLC0415 - lazy import for startup time
 
         database = HistoryDatabase(self.settings.database_url)
         opened = open_queue(self.queue, database, lease_s=self.settings.lease_s, settings=self.settings)

@@ -28,8 +28,7 @@ from gpuqueue.engines.named import ENGINE_FILES
 from gpuqueue.errors import GpuQueueError, NotAuthenticated, Refused, Unreachable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.joining import HostSettings, common_of, lines_of
-from gpuqueue.system.process import installed
-from gpuqueue.system.shield import SHIELDED
+from gpuqueue.system.process import SHIELDED, installed
 from gpuqueue.text.units import format_duration
 
 #: The part of the allocation that is left for the end: delivering logs, leaving the site, in seconds.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -122,3 +123,12 @@ def members_of(group: str) -> list[tuple[str, int]]:
             with suppress(KeyError):
                 members.append((name, pwd.getpwnam(name).pw_uid))
     return members
+
+
+def cache_directory(environ: Mapping[str, str] | None = None) -> Path:
+    """Return the directory of gpuqueue's caches of this user, whether or not it exists."""
+    environ = os.environ if environ is None else environ
+    home = environ.get("XDG_CACHE_HOME", "")
+    if not home.startswith("/"):  # the rule of XDG for a path that is not absolute
+        home = os.path.expanduser("~/.cache")  # noqa: PTH111 - as in the settings
+    return Path(home) / "gpuqueue"

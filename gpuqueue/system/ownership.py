@@ -12,17 +12,14 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuqueue.errors import Unreadable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import later
 from gpuqueue.system.process import ProcessIdentity, boot_id, has_own_pids
 
 if TYPE_CHECKING:
     import json
-
-    from gpuqueue.codec import wire
 else:  # only up and status read the record
-    json, wire = later("json"), later("gpuqueue.codec.wire")
+    json = later("json")
 
 #: The names of the files in the state directory.
 RECORD, MARK = "directory-id", "directory-mark"
@@ -55,10 +52,18 @@ class DirectoryId:
     def read(cls, state_dir: Path) -> DirectoryId | None:
         """Return the record in *state_dir*, or None if there is none that can be read."""
         try:
-            recorded: DirectoryId = wire.from_plain(cls, json.loads((state_dir / RECORD).read_bytes()))
-        except (OSError, ValueError, Unreadable):
+            plain = json.loads((state_dir / RECORD).read_bytes())
+            return cls(
+                id=str(plain["id"]),
+                path=str(plain["path"]),
+                place=str(plain["place"]),
+                host=str(plain["host"]),
+                inode=int(plain["inode"]),
+                ctime_ns=int(plain["ctime_ns"]),
+                volume=int(plain["volume"]),
+            )
+        except (OSError, ValueError, KeyError, TypeError):
             return None
-        return recorded
 
     @classmethod
     def of(cls, state_dir: Path, name: str) -> DirectoryId:
@@ -179,7 +184,7 @@ def record(state_dir: Path, *, is_new: bool = False) -> None:
         name = os.urandom(8).hex() if before is None or is_new else before.id
         now = DirectoryId.of(state_dir, name)
         if now != before:
-            write_whole(state_dir / RECORD, json.dumps(wire.to_stored(now)) + "\n")
+            write_whole(state_dir / RECORD, json.dumps({each: getattr(now, each) for each in now.__slots__}) + "\n")
 
 
 def process_of(state_dir: Path, pid_file: str) -> ProcessIdentity | None:

@@ -20,7 +20,7 @@ from site_of_one import Site
 from gpuqueue.model.event import Act
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.queue.drains import DrainOrigin
-from gpuqueue.recovery.reopen import ID_GAP
+from gpuqueue.recovery import ID_GAP
 from gpuqueue.system.process import ProcessIdentity
 from gpuqueue.text.units import GIB, MIB
 

@@ -14,7 +14,7 @@ from bounded import until
 from own_home import Home
 
 from gpuqueue.embedded.store import UNREACHABLE_S
-from gpuqueue.recovery.reopen import ID_GAP
+from gpuqueue.recovery import ID_GAP
 from gpuqueue.system.process import ProcessIdentity, age_s
 
 

@@ -15,7 +15,7 @@ from gpuqueue.history import migrate, sqlite_reader
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
-from gpuqueue.recovery.reopen import open_queue
+from gpuqueue.recovery import open_queue
 from gpuqueue.settings.settings import Settings
 from workers.services.recorder import Recorder
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from gpuqueue.model.run import Record
     from gpuqueue.queue.jobqueue import JobQueue
-    from gpuqueue.recovery.reopen import Opened
+    from gpuqueue.recovery import Opened
 
 #: Read at import, before the tests wipe the environment.
 IN_CI = bool(os.environ.get("CI"))

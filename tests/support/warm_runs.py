@@ -21,7 +21,7 @@ from workers.run import process_tree
 from workers.run.directory import Held, RunDir, ShimSpec
 from workers.run.environment import TOKEN, environment
 from workers.shim.client import Shim, Shims
-from workers.warm.pool import WarmPool, image_of
+from workers.warm_pool import WarmPool, image_of
 
 CARD = RunDevice(uuid="sim-here-0", lease_bytes=1)
 

@@ -151,9 +151,9 @@ def _is_server(pid: int, proc: Path) -> bool:
 
 def _driver_lacks(gpus: Iterable[Device]) -> str | None:
     """Return what the driver or a GPU lacks for limits of clients, None if it lacks nothing."""
-    from workers.devices import nvml_mps  # noqa: PLC0415 - only a host with GPUs and MPS needs it
+    from workers.devices import nvml_calls  # noqa: PLC0415 - it needs pynvml
 
-    for call in [TimedCall(partial(nvml_mps.lacking, gpu.uuid), ANSWER_S) for gpu in gpus]:
+    for call in [TimedCall(partial(nvml_calls.lacking, gpu.uuid), ANSWER_S) for gpu in gpus]:
         with contextlib.suppress(CallFailed):  # a GPU that does not answer is closed for that
             why = call.result()
             if why is not None:

@@ -22,7 +22,7 @@ from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Alive, PreemptRequest, Verdicts
 from gpuqueue.settings.parsers import IdleAction, OnPartition
 from gpuqueue.settings.settings import Settings
-from gpuqueue.system.shield import stop_signal
+from gpuqueue.system.process import stop_signal
 from gpuqueue.text.units import format_bytes, format_duration
 from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.measure.admission import AdmissionCheck

@@ -29,8 +29,7 @@ from gpuqueue.queue.lease import SILENT_HEARTBEATS
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.account import current_account
 from gpuqueue.system.machine_id import machine_id
-from gpuqueue.system.process import end, installed
-from gpuqueue.system.shield import stop_signal
+from gpuqueue.system.process import end, installed, stop_signal
 from workers.devices.select import remember
 from workers.run import deliveries
 from workers.services.log_watch import LogWatch

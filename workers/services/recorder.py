@@ -12,7 +12,7 @@ from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.writer import NOT_OF_THE_ROW
 from gpuqueue.model.event import Cursor, Event
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.recovery.reopen import catch_up, open_queue
+from gpuqueue.recovery import catch_up, open_queue
 from gpuqueue.settings.settings import Settings
 
 log = logging.getLogger(__name__)

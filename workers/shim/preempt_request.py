@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 #: The file in the run directory.
 NAME = "preempt.json"
 NEVER = float("inf")
-#: Set in a pilot, as gpuqueue/system/shield.py says. There an engine ends an allocation by a SIGTERM to each process.
+#: Set in a pilot, as gpuqueue/system/process.py says. There an engine ends an allocation by a SIGTERM to each process.
 SHIELDED = "_GPUQUEUE_SHIELDED"
 #: How much later than the job the shim may get that signal, in seconds.
 ENGINE_S = 0.3

@@ -33,7 +33,7 @@ from workers.steps.conclusion import NotStarted, answered
 from workers.steps.container import container_of
 from workers.steps.fetch_code import unpacking
 from workers.threads import SteadyEvent
-from workers.warm.pool import WarmPool
+from workers.warm_pool import WarmPool
 
 if TYPE_CHECKING:
     from workers.devices import mps

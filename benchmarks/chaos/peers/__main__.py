@@ -30,7 +30,7 @@ from gpuqueue.embedded.store import EmbeddedStore
 from gpuqueue.history import migrate
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.recovery.reopen import open_queue
+from gpuqueue.recovery import open_queue
 from gpuqueue.settings.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -35,8 +35,7 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.system.account import current_account
 from gpuqueue.system.disk_room import USE_A_LOCAL_DISK, filesystem_of, network_trouble
 from gpuqueue.system.logind import Logind
-from gpuqueue.system.process import DetachedProcess, ProcessIdentity, ending_of
-from gpuqueue.system.shield import shield
+from gpuqueue.system.process import DetachedProcess, ProcessIdentity, ending_of, shield
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_duration
 from gpuqueue.words.values import REPAIR_OR_CPU, device_label

@@ -21,7 +21,7 @@ from gpuqueue.model.run import Record
 from gpuqueue.queue.changes import Mark
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.recovery.reopen import catch_up, open_queue
+from gpuqueue.recovery import catch_up, open_queue
 from gpuqueue.settings.settings import Settings
 from workers.services.recorder import Recorder
 

@@ -23,7 +23,7 @@ from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Claim, Stray
-from gpuqueue.recovery.reopen import catch_up, open_queue
+from gpuqueue.recovery import catch_up, open_queue
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import GIB
 from workers.services.recorder import Recorder

@@ -24,7 +24,7 @@ from gpuqueue.model.run import Ending, EndingKind, Record, RunDevice, Survivor
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Claim
-from gpuqueue.recovery.reopen import ID_GAP, catch_up, open_queue
+from gpuqueue.recovery import ID_GAP, catch_up, open_queue
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import GIB
 from workers.services.recorder import Recorder

@@ -21,7 +21,7 @@ from gpuqueue.model.run import EndingKind, RunDevice
 from gpuqueue.queue import keys
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.recovery.reopen import catch_up
+from gpuqueue.recovery import catch_up
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import ProcessIdentity
 from gpuqueue.text.units import GIB, MIB

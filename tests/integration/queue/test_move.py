@@ -17,7 +17,7 @@ from gpuqueue.model.dependencies import Dependency, Waits
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_spec import Account, Priority
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.recovery.reopen import catch_up
+from gpuqueue.recovery import catch_up
 from gpuqueue.text.units import GIB
 
 EVE = Account(name="eve", uid=1002, host="laptop")

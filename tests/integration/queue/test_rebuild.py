@@ -43,7 +43,7 @@ from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Again, BrokenClaim, Stray
 from gpuqueue.queue.requests import Found
 from gpuqueue.queue.scripts import ACTS, OPENING, RULES, Scripts
-from gpuqueue.recovery.reopen import ID_GAP, catch_up, open_queue
+from gpuqueue.recovery import ID_GAP, catch_up, open_queue
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import GIB
 

@@ -50,7 +50,7 @@ from gpuqueue.queue.explanation import Obstacle
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Again, Alive, Claim, Later, Offer, Reservation
 from gpuqueue.queue.requests import Found, new_nonce
-from gpuqueue.recovery.reopen import open_queue
+from gpuqueue.recovery import open_queue
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import GIB
 from workers.services.recorder import Recorder

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuqueue.system.cache_directory import cache_directory
+from gpuqueue.system.account import cache_directory
 
 
 def test_the_cache_directory_is_that_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from bounded import until
 
-from gpuqueue.system.shield import SHIELDED
+from gpuqueue.system.process import SHIELDED
 from workers.shim import preempt_request
 
 #: Says at which signal it stops, whether the allocation ends, and whether its children would ignore a signal.
 PROGRAM = """
 import signal, subprocess, sys, time
-from gpuqueue.system.shield import is_ending, shield, stop_signal
+from gpuqueue.system.process import is_ending, shield, stop_signal
 stopped = []
 for number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(number, lambda number, _: stopped.append(number))

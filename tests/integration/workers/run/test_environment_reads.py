@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.warm.pool import is_latched
+from workers.warm_pool import is_latched
 
 SPY = Path(__file__).parents[3] / "support" / "environment_spy"
 COMPILER = shutil.which("gcc") or shutil.which("cc")

@@ -132,7 +132,7 @@ def test_a_site_may_have_none(make: Callable[..., WarmRuns]) -> None:
 
 def test_a_host_without_memory_has_none(make: Callable[..., WarmRuns], monkeypatch: pytest.MonkeyPatch) -> None:
     """A host short of memory has no warm interpreters: the memory is for jobs."""
-    monkeypatch.setattr("workers.warm.pool._available_bytes", lambda: 0)
+    monkeypatch.setattr("workers.warm_pool._available_bytes", lambda: 0)
     runs = make()
 
     assert "the host has too little memory for a warm interpreter" == runs.refusal(runs.spec(SCRIPT))
@@ -621,7 +621,7 @@ def test_a_warm_job_outlives_its_worker_and_idle_interpreters_do_not(site: Site,
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("step", "runs"),
-    [("workers.warm.pool:WarmInterpreter.become", 2), ("workers.warm.pool:WarmPool._start_wanted", 1)],
+    [("workers.warm_pool:WarmInterpreter.become", 2), ("workers.warm_pool:WarmPool._start_wanted", 1)],
 )
 def test_a_worker_killed_around_the_order_costs_no_job_and_doubles_none(
     site: Site, tmp_path: Path, step: str, runs: int

@@ -16,10 +16,9 @@ from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.run import RunDevice
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import GIB
-from workers import threads
+from workers import threads, warm_pool
 from workers.run import environment
 from workers.shim.client import Shims
-from workers.warm import pool
 
 
 @pytest.fixture
@@ -69,8 +68,8 @@ def test_a_job_whose_python_does_not_answer_gets_its_environment(dead: Path, mon
 
 def test_a_warm_job_whose_python_does_not_answer_starts_cold(dead: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A warm job whose interpreter hangs starts cold. Its shim waits for the interpreter, and can be cancelled."""
-    monkeypatch.setattr(pool, "POLL_S", 0.2)
-    ours = pool.WarmPool(Settings.load({"GPUQUEUE_WARM_MODULES": "json"}), Shims(), SystemClock())
+    monkeypatch.setattr(warm_pool, "POLL_S", 0.2)
+    ours = warm_pool.WarmPool(Settings.load({"GPUQUEUE_WARM_MODULES": "json"}), Shims(), SystemClock())
     spec = make_spec(argv=(str(dead / "bin" / "python"), "train.py"))
 
     assert (None, "its interpreter does not answer") == ours.start(spec, {"PATH": "/bin"}, Path("/r"), -1)

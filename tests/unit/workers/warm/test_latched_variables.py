@@ -12,7 +12,7 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.model.job_spec import Account
 from gpuqueue.model.terminal_size import Window
 from gpuqueue.settings.settings import Settings
-from workers.warm.pool import Image, first_difference, for_warm_interpreter, image_of, latched
+from workers.warm_pool import Image, first_difference, for_warm_interpreter, image_of, latched
 
 ENV = {"PATH": "/usr/bin", "LANG": "C.UTF-8", "HOME": "/home/ada"}
 
