@@ -138,19 +138,17 @@ def _telling(script: Script, record: Record) -> Iterator[tuple[past_run.PastRun,
     """Yield the runs on GPUs, simulated ones included, that show a need, newest first, for the rule and the reader."""
     died = sum(run.ending is not None and run.ending.kind is EndingKind.OUT_OF_MEMORY for run in record.runs)
     next_bytes = past_run.next_request(record.job.spec.mem_bytes, died=died, mem_retries=record.job.mem_retries)
-    repaired_bytes: int | None = None
-    for run in reversed(record.runs):
-        found = _of_rule(record, run)
-        proof = None if found is None else found.proof
-        had_bytes = max((each.lease_bytes for each in run.devices), default=0)
-        own_bytes = max((each.peak.bytes for each in run.devices if each.peak.bytes is not None), default=None)
-        is_lost = past_run.lost_to_others(
-            proof, had_bytes, next_bytes, own_bytes=own_bytes, repaired_bytes=repaired_bytes
+    runs = [*reversed(record.runs)]
+    attempts = (
+        (
+            _of_rule(record, run),
+            max((each.lease_bytes for each in run.devices), default=0),
+            max((each.peak.bytes for each in run.devices if each.peak.bytes is not None), default=None),
         )
-        next_bytes = had_bytes
-        if found is not None and proof is Proof.PEAK:
-            repaired_bytes = max(repaired_bytes or 0, found.bytes)
-        if found is not None and not is_lost and run.ended_at is not None:
+        for run in runs
+    )
+    for run, found in zip(runs, past_run.without_lost(attempts, next_bytes), strict=True):
+        if found is not None and run.ended_at is not None:
             yield (
                 found,
                 PastRun(

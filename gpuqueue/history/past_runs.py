@@ -14,13 +14,12 @@ from gpuqueue.learning.past_run import (
     MOST_JOBS,
     OnDevice,
     PastRun,
-    Proof,
     code_of,
     kind_of,
-    lost_to_others,
     next_request,
     proof_of,
     utilisation_of,
+    without_lost,
 )
 from gpuqueue.model.device import DeviceKind, PeakSource
 from gpuqueue.model.script_args import args_start
@@ -83,24 +82,20 @@ def past_runs(rows: Iterable[Sequence[Any]], arrays: Mapping[int, str]) -> tuple
 def runs_of(attempts: Sequence[Sequence[Sequence[Any]]], known: Mapping[int, Code]) -> list[PastRun | None]:
     """Return the runs of one job, newest first. None for each that does not show a need.
 
-    A run that died for lack of memory shows nothing if others had taken its memory: see :func:`lost_to_others`. While
+    A run that died for lack of memory shows nothing if others had taken its memory: see :func:`without_lost`. While
     the job waits for its next run, its own request shows whether it asked for more.
     """
-    found: list[PastRun | None] = []
     mem_bytes, mem_retries = attempts[0][0][_MEM]
     died = sum(rows[0][_ENDING] == "out_of_memory" for rows in attempts)
-    next_bytes = next_request(mem_bytes, died=died, mem_retries=mem_retries)
-    repaired_bytes: int | None = None
-    for rows in attempts:
-        run, lease_bytes = run_of(rows, known), max(row[_JOB] for row in rows)
-        proof = None if run is None else run.proof
-        own_bytes = max((row[_PEAK] for row in rows if row[_PEAK] is not None), default=None)
-        lost = lost_to_others(proof, lease_bytes, next_bytes, own_bytes=own_bytes, repaired_bytes=repaired_bytes)
-        found.append(None if lost else run)
-        next_bytes = lease_bytes
-        if run is not None and proof is Proof.PEAK:
-            repaired_bytes = max(repaired_bytes or 0, run.bytes)
-    return found
+    figures = (
+        (
+            run_of(rows, known),
+            max(row[_JOB] for row in rows),
+            max((row[_PEAK] for row in rows if row[_PEAK] is not None), default=None),
+        )
+        for rows in attempts
+    )
+    return list(without_lost(figures, next_request(mem_bytes, died=died, mem_retries=mem_retries)))
 
 
 def codes_of(arrays: Mapping[int, str]) -> Mapping[int, Code]:

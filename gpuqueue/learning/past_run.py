@@ -6,7 +6,7 @@ before it frees anything, so a peak close to the allocation shows the cap and no
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -159,26 +159,29 @@ def next_request(mem_bytes: int, *, died: int, mem_retries: int) -> int | None:
     return mem_bytes if died <= mem_retries else None
 
 
-def lost_to_others(
-    proof: Proof | None, had_bytes: int, next_bytes: int | None, *, own_bytes: int | None, repaired_bytes: int | None
-) -> bool:
-    """Return whether a run died because others had taken its memory, known ones or ones that no driver lists.
+def without_lost(
+    attempts: Iterable[tuple[PastRun | None, int, int | None]], next_bytes: int | None
+) -> Iterator[PastRun | None]:
+    """Yield the runs of one job, newest first. None for each that shows no need, or whose memory others had taken.
 
-    Known ones: then the job did not ask for more afterwards. Unknown ones: then a later run of the same job has shown a
-    need that the run had, and it had not used more itself. An earlier death says less than the run that repaired it.
+    Others that are known: then the job did not ask for more afterwards. Others that no driver lists: then a later run
+    of the job has shown a need that the run had, and it had not used more itself. An earlier death says less than the
+    run that repaired it.
 
     Args:
-        proof: What the run proves.
-        had_bytes: What the run had.
+        attempts: Each run, None if it shows no need, with what it had, and its own peak; None if that is unknown.
         next_bytes: The job's next request; None if no run follows.
-        own_bytes: The run's own peak; None if unknown.
-        repaired_bytes: The largest trusted peak of the job's later runs; None without one.
 
     """
-    if proof is not Proof.DIED:
-        return False
-    is_repaired = repaired_bytes is not None and (own_bytes or 0) <= repaired_bytes
-    return is_repaired or (next_bytes is not None and next_bytes <= had_bytes)
+    repaired_bytes: int | None = None
+    for run, had_bytes, own_bytes in attempts:
+        proof = None if run is None else run.proof
+        is_repaired = repaired_bytes is not None and (own_bytes or 0) <= repaired_bytes
+        is_lost = is_repaired or (next_bytes is not None and next_bytes <= had_bytes)
+        yield None if proof is Proof.DIED and is_lost else run
+        next_bytes = had_bytes
+        if run is not None and proof is Proof.PEAK:
+            repaired_bytes = max(repaired_bytes or 0, run.bytes)
 
 
 def _is_trusted(source: PeakSource, samples: int) -> bool:
