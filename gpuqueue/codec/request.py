@@ -297,6 +297,12 @@ def decode_notes(text: str | None) -> tuple[RunNote, ...]:
     return notes
 
 
+# ---- the kernel's limits, checked at submit --------------------------------------------------------------------------
+
+# They are those of execve(2) on Linux. Each argument, and each variable as ``NAME=VALUE``, is one string of at most 32
+# pages (MAX_ARG_STRLEN). All strings together may take a quarter of the stack limit of the host that runs the job. Only
+# that host knows its stack limit, so a run beyond it ends as ``refused``.
+
 #: Most bytes of one argument, or of one variable with its name: 32 pages of the smallest size, less the final NUL.
 MAX_STRING_BYTES = 32 * 4096 - 1
 #: Most bytes of a path: PATH_MAX less the final NUL.

@@ -187,6 +187,12 @@ def _lines(text: str) -> Iterator[tuple[int, str, str, str]]:
             is_quoted, here = bool(begun[1]), begun[2]
 
 
+# ---- the text of any script ------------------------------------------------------------------------------------------
+
+# What of it cannot run, or would not do what its author expects. Such a job would fail when its turn comes, or succeed
+# without its work. The file may change until then, and so ``--anyway`` submits it.
+
+
 def check(
     started: StartedFile, text: bytes, spec: JobSpec, request: JobRequest, note: Callable[[str], None] | None
 ) -> None:

@@ -372,6 +372,12 @@ def _manifest_in(code: int) -> bytes | None:
         os.close(fd)
 
 
+# ---- which paths are packed ------------------------------------------------------------------------------------------
+
+# The patterns have the syntax of ``.gitignore`` and arrive as regular expressions
+# (:func:`gpuqueue.files.ignore.rules_of`). The last one that matches a path decides, and what is below a directory that
+# a pattern takes is taken, too.
+
 #: Names of files and directories that are left out unless a pattern names them: what tools make.
 LEFT_OUT = (".git", "__pycache__", ".venv", "venv", "node_modules")
 #: Longest request in its text form, in bytes. The longest patterns become some hundred kilobytes.
