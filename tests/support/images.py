@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -56,10 +58,10 @@ class PodmanUser:
             people.change(self.account.pw_name, "--add-subuids", span, "--add-subgids", span)
         elif has_subordinate_ids(self.account.pw_uid, self.account.pw_name):  # some machines give them to each account
             people.change(self.account.pw_name, "--del-subuids", ALL_IDS, "--del-subgids", ALL_IDS)
-        settings = self._home / ".config" / "containers"
-        settings.mkdir(parents=True, exist_ok=True)
+        self._settings = self._home / ".config" / "containers" / "containers.conf"
+        self._settings.parent.mkdir(parents=True, exist_ok=True)
         # crun does not know a host that has the old control groups beside the unified ones.
-        (settings / "containers.conf").write_text("" if Path(UNIFIED).exists() else '[engine]\nruntime = "runc"\n')
+        self._settings.write_text("" if Path(UNIFIED).exists() else '[engine]\nruntime = "runc"\n')
         tree = make_tree(self._home / "tree")
         self.shell(f"chown -R {self.account.pw_uid}:{self.account.pw_gid} {self._home}", as_root=True)
         changes = "--change ENV=PATH=/bin --change ENV=OF_IMAGE=yes"
@@ -85,6 +87,16 @@ class PodmanUser:
             timeout=120,
             **who,  # type: ignore[call-overload] # the keywords of one account
         )
+
+    @contextlib.contextmanager
+    def runtime(self, name: str) -> Iterator[None]:
+        """Have Podman start containers by the program *name*."""
+        before = self._settings.read_text()
+        self._settings.write_text(f'[engine]\nruntime = "{name}"\n')
+        try:
+            yield
+        finally:
+            self._settings.write_text(before)
 
     def containers(self) -> list[str]:
         """Return the names of the containers that Podman knows of."""

@@ -94,6 +94,8 @@ def started(spec: dict[str, Any], output: LogFile | Terminal, warm_interpreter: 
         share_files(spec["user"]["uid"])
         tree: Tree = launch(spec, output, wait)
     else:
+        if spec.get("container") is not None:
+            share_files(os.getuid())  # crun gives its output to the user inside, and a start that fails leaves it so
         pid = become(warm_interpreter, spec, output) if warm_interpreter is not None else None
         tree = Tree(spawn(spec, output) if pid is None else pid)
     tree.forwards = containers.forwards(spec.get("container"))  # a worker of an earlier version writes none

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -197,3 +198,24 @@ def test_a_missing_image_is_no_failure_of_the_job(start: Callable[..., Run], use
 
     assert (EndingKind.REFUSED, True) == (end.ending.kind, end.host_lacks)
     assert "the image localhost/missing:1 is not on this host: podman pull" in end.ending.detail
+
+
+@pytest.mark.parametrize("runtime", ["runc", "crun"])
+@pytest.mark.parametrize("separate", [False, True])
+def test_the_owner_reads_the_log_whether_or_not_the_container_starts(
+    start: Callable[..., Run], user: PodmanUser, runtime: str, *, separate: bool
+) -> None:
+    """Crun gives its output to the user inside before the last steps of a start, some of which fail on this machine."""
+    if shutil.which(runtime) is None:
+        pytest.skip(f"needs {runtime}")
+    with user.runtime(runtime):
+        run = start("echo here; no-such-program", separate_stderr=separate)
+        status = run.ended().ending.exit_code
+
+    names = [run.directory.log, *([run.directory.path / "stderr"] if separate else [])]
+    for name in names:
+        shown = user.shell(f"cat {name}")
+        assert (0, "") == (shown.returncode, shown.stderr), run.directory.log.stat()
+    everything = "".join(name.read_text() for name in names)
+    assert "" != everything
+    assert ("here" in everything) == (status == 127)
