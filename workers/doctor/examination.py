@@ -18,7 +18,7 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.system.timed_call import CallFailed, TimedCall
 from gpuqueue.text.units import format_duration
 from workers.devices.nvml_calls import CardFacts, DriverFacts, DriverState, Session, card_facts, driver_facts
-from workers.doctor import cards, driver, launcher, python, runs
+from workers.doctor import cards, containers, driver, launcher, python, runs
 from workers.doctor.host import Host, read_devices
 from workers.doctor.runs import UnsettledRuns, links, tokens_over
 from workers.run.directory import RunDir
@@ -33,7 +33,7 @@ INSTALLATION_S = 20.0
 
 #: The checks of each section.
 ROOMS: Mapping[str, tuple[Callable[..., object], ...]] = {
-    "host": (*driver.CHECKS, *cards.CHECKS, *cards.VISIBILITY_CHECKS, *launcher.CHECKS, *launcher.CONTAINER_CHECKS),
+    "host": (*driver.CHECKS, *cards.CHECKS, *cards.VISIBILITY_CHECKS, *launcher.CHECKS, *containers.CHECKS),
     "python": (*python.CHECKS, python.environments),
     "runs": (*runs.CHECKS, runs.orphans, runs.shared_memory),
 }
@@ -47,7 +47,7 @@ def examine(settings: Settings, environ: Mapping[str, str], *, deep: bool) -> It
         _begun("runs", lambda: runs.UnsettledRuns(settings), runs.CHECKS),
         _begun("runs", lambda: settings, (runs.orphans, runs.shared_memory)),
         _begun("python", lambda: settings, (python.environments,)),
-        _begun("host", lambda: settings, (*launcher.CHECKS, *launcher.CONTAINER_CHECKS), INSTALLATION_S),
+        _begun("host", lambda: settings, (*launcher.CHECKS, *containers.CHECKS), INSTALLATION_S),
     ]
     for findings in first:
         yield from findings()

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 from findings import by_check
 
-from gpuqueue.errors import BadRequest
 from gpuqueue.installation.site import TICKET_KEY
 from gpuqueue.model.finding import Finding, Grade
 from gpuqueue.settings.settings import Settings
 from workers.doctor import launcher
-from workers.doctor.launcher import CHECKS, containers
+from workers.doctor.launcher import CHECKS
 
 ME, WORKERS, SERVICE = os.geteuid(), 54321, 54322
 SOCKET, BESIDE = "/run/gpuqueue-launcher/launcher.sock", "/run/gpuqueue/api.sock"
@@ -140,83 +139,3 @@ def test_a_dead_socket_is_seen(tmp_path: Path) -> None:
 
     assert f"{path} cannot be used: No such file or directory" in missing.seen
     assert f"{path} cannot be used: Connection refused" in refused.seen
-
-
-# ---- What the doctor says about the container engine of a host -------------------------------------------------------
-
-
-def found(root: Path, setting: str, **more: str) -> list[Finding]:
-    """Return the findings on a host with this setting, whose system files are below *root*."""
-    environ = {"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": "/s", "GPUQUEUE_CONTAINER_ENGINE": setting}
-    return list(containers(Settings.load({**environ, **more}), root))
-
-
-def put(root: Path, path: str, text: str = "") -> None:
-    """Write a file below *root*."""
-    (root / path).parent.mkdir(parents=True, exist_ok=True)
-    (root / path).write_text(text)
-
-
-def engine(root: Path, name: str) -> str:
-    """Return a setting that names an engine whose program is there."""
-    put(root, "bin/engine", "#!/bin/sh\n")
-    (root / "bin/engine").chmod(0o755)
-    return f"{name}={root}/bin/engine"
-
-
-def test_without_the_setting_nothing_is_said(tmp_path: Path) -> None:
-    """Most sites run no containers."""
-    assert [] == found(tmp_path, "")
-
-
-def test_a_missing_engine_is_a_problem(tmp_path: Path) -> None:
-    """No job with a container starts, and the remedy names the setting."""
-    (finding,) = found(tmp_path, f"podman={tmp_path}/missing")
-
-    assert Grade.PROBLEM is finding.grade
-    assert "setting container_engine" in str(finding.remedy)
-
-
-def test_an_engine_that_is_there_is_named(tmp_path: Path) -> None:
-    """With nothing in its way it is fine."""
-    (finding,) = found(tmp_path, engine(tmp_path, "docker"))
-
-    assert (Grade.OK, f"docker is {tmp_path}/bin/engine") == (finding.grade, finding.seen)
-
-
-@pytest.mark.parametrize("path", ["proc/sys/user/max_user_namespaces", "proc/sys/kernel/unprivileged_userns_clone"])
-def test_a_kernel_without_user_namespaces_is_named(tmp_path: Path, path: str) -> None:
-    """Charliecloud and Podman need them."""
-    put(tmp_path, path, "0\n")
-
-    (finding,) = found(tmp_path, engine(tmp_path, "charliecloud"))
-
-    assert Grade.WARNING is finding.grade
-    assert f"/{path}" in finding.seen
-
-
-def test_in_system_mode_the_engine_that_needs_no_helper_is_named(tmp_path: Path) -> None:
-    """Podman needs a set-user-ID program for accounts with further ids."""
-    system = {"GPUQUEUE_RUN_AS": "submitter", "GPUQUEUE_LAUNCHER": "/run/gpuqueue-launcher/launcher.sock"}
-
-    (finding,) = found(tmp_path, engine(tmp_path, "podman"), **system)
-
-    assert Grade.NOTE is finding.grade
-    assert "set container_engine to charliecloud" in str(finding.remedy)
-
-
-def test_gpus_without_a_description_are_a_problem(tmp_path: Path) -> None:
-    """Podman finds devices by the files of CDI."""
-    put(tmp_path, "dev/nvidiactl")
-    setting = engine(tmp_path, "podman")
-    assert any("nvidia-ctk cdi generate" in str(each.remedy) for each in found(tmp_path, setting))
-
-    put(tmp_path, "etc/cdi/nvidia.yaml")
-    assert not any("nvidia-ctk" in str(each.remedy) for each in found(tmp_path, setting))
-
-
-@pytest.mark.parametrize("setting", ["rkt", "podman=bin/podman", "podman --privileged", "=x"])
-def test_other_settings_are_refused(tmp_path: Path, setting: str) -> None:
-    """The message has the names that are known."""
-    with pytest.raises(BadRequest, match="apptainer"):
-        found(tmp_path, setting)
