@@ -44,6 +44,7 @@ class _State:
 
     directory: str | None = None
     file: int | None = None
+    share: int = -1
     warned: bool = False
     asked: bool = False
     names: dict[str, set[str]] = {}  # noqa: RUF012 - there is one state
@@ -65,6 +66,24 @@ def metric(*, step: int | None = None, **values: Any) -> None:
         raise TypeError(f"step must be a whole number from 0 up, not {number}")
     if kept := _accepted("metric", plain):
         _append({"metric": kept, "step": number, "at_s": round(time.monotonic(), 3)})
+
+
+def progress(done: float, total: float) -> None:
+    """Report how much of the work of this run is done, such as ``progress(step, steps)``: prints a line for each 1 %.
+
+    The queue reads the line as it reads the bars of others.
+
+    Raises:
+        TypeError: a value is no number from 0 up.
+
+    """
+    done, total = _number("done", done), _number("total", total)
+    if not 0 <= done < float("inf") or not 0 < total < float("inf"):
+        raise TypeError(f"progress is a part of a whole, not {done:g} of {total:g}")
+    share = int(100 * done / total)
+    if _directory() is not None and _is_reporting() and share != _State.share:
+        _State.share = share
+        print(f"progress: {min(done, total):g}/{total:g}", flush=True)  # noqa: T201 - it is read from the output
 
 
 def param(**values: Any) -> None:
@@ -129,6 +148,11 @@ def _directory() -> str | None:
     return _State.directory
 
 
+def _is_reporting() -> bool:
+    """Return whether this is the process that reports for all ranks of the job."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def _number(name: str, value: Any) -> float:
     if not isinstance(value, (int, float)):
         value = _plain(value, name)
@@ -172,7 +196,7 @@ def _accepted(kind: str, values: dict[str, Any]) -> dict[str, Any]:
 def _append(line: dict[str, Any]) -> None:
     """Append a line to the file of the run, in one call, so that no other line mixes with it."""
     directory = _directory()
-    if directory is None or os.environ.get("RANK", "0") != "0":
+    if directory is None or not _is_reporting():
         return
     try:
         if _State.file is None:

@@ -257,12 +257,21 @@ _LINE = re.compile(
     rb"(?:^|[\r\n])(?:\[[A-Za-z]+[0-9]+\]:)?[ \t]*"
     rb"(?:metric:[ \t]([^\r\n]{1,4096})|(\{'[^\r\n]{1,4096}))(?=[\r\n]|$)"
 )
+#: The values behind the rate of a bar: ``[00:12<00:15, 3.6it/s, loss=0.31]`` of tqdm, which PyTorch Lightning uses too,
+#: and ``• 0:00:15 3.6it/s loss: 0.31`` of Lightning's other bar.
+_BAR = re.compile(
+    rb"<[0-9:?]{1,12},[ ]{1,3}[0-9.?]{1,12}[A-Za-z]{0,3}[A-Za-z/]{2,16}, ([^\]<\r\n]{1,1024})\]"
+    rb"|\xe2\x80\xa2 [0-9:-]{4,12} [0-9.]{1,12}it/s ([^\r\n]{1,1024})"
+)
+#: What Lightning shows beside them: the number of the directory of its logs.
+_NO_METRIC = "v_num"
+_COLON = re.compile(r"([^\s=:]{1,64}): (?=[-+.\w])")
 _PAIR = re.compile(r"(?:^|\s)([^\s=]{1,64})=(?:tensor\()?([^\s,;)]{1,40})")
 _ITEM = re.compile(r"'([^']{1,64})': '?(?:tensor\()?([^\s,')}]{1,40})'?")
 
 
 def metrics_in(text: bytes) -> Iterable[tuple[dict[str, str], int | None]]:
-    """Yield the values by name, and the step, of each line of a log that reports metrics."""
+    """Yield the values by name, and the step, of each line of a log that reports metrics, then those beside bars."""
     for found in _LINE.finditer(text):
         pairs, items = found[1], found[2]
         if pairs is not None:
@@ -273,3 +282,8 @@ def metrics_in(text: bytes) -> Iterable[tuple[dict[str, str], int | None]]:
             values = dict(_ITEM.findall(items.decode("utf-8", "replace")))
             if "epoch" in values:
                 yield values, None
+    for found in _BAR.finditer(text):
+        values = dict(_PAIR.findall(_COLON.sub(r"\1=", (found[1] or found[2]).decode("utf-8", "replace"))))
+        values.pop(_NO_METRIC, None)
+        if values:
+            yield values, None

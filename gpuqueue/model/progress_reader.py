@@ -68,6 +68,8 @@ _WORDED = pattern(
 _BEHIND = pattern(
     r"(?<![\d/.])(?P<done>\d+)\s*/\s*(?P<all>\d+)\s+(?P<word>batch|step|iter(?:ation)?|sample)(?:e?s)?\b", re.IGNORECASE
 )
+#: ``progress: 3/20`` alone on its line, or behind a bar, by which a program says how much of the whole job is done.
+_STATED = pattern(r"(?:^|\])\s*progress:\s*(?P<done>\d+(?:\.\d+)?)\s*/\s*(?P<all>\d+(?:\.\d+)?)\s*$")
 _BRACKETS = pattern(r"\[\s*(?P<done>\d+)\s*/\s*(?P<all>\d+)\s*\(\d+\s*%\)\s*\]")
 #: Beside an epoch also ``[ 100/5005]``.
 _PLAIN_BRACKETS = pattern(r"\[\s*(?P<done>\d+)\s*/\s*(?P<all>\d+)\s*\]")
@@ -455,6 +457,9 @@ def _may_count(line: str) -> bool:
 
 def _count_in(line: str, begin: int) -> _Count | None:
     """Return what *line* counts. Plain counts stand at *begin* or behind it, where the number of an epoch ends."""
+    stated = _STATED.search(line)
+    if stated and (whole := _count("", stated)):
+        return _Count("progress", whole.done, whole.total, f"{whole.done:g}/{whole.total:g}", _FOLD)
     bar = _TQDM.search(line)
     if bar and int(bar["percent"]) <= 100:  # noqa: PLR2004 - per cent
         counts = _COUNTS.match(bar["rest"] or "")

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from gpuqueue.model.progress_reader import progress_of
+
 #: A scalar and an array as torch and NumPy have them.
 TENSORS = """
 class Scalar:
@@ -61,6 +63,7 @@ job.result({"best": Scalar(0.9), "files": ["a", None]})
     [
         *("job.metric(a='0.9')", "job.metric(a=None)", "job.metric(a=[1])", "job.metric(a=Several())"),
         *("job.metric(a=1, step=1.5)", "job.metric(a=1, step=-1)", "job.param(a=None)", "job.param(a=[1])"),
+        *("job.progress('1', 2)", "job.progress(1, 0)", "job.progress(-1, 2)"),
         *("job.result([1])", "job.result({'a': object()})", "job.result({'a': Several()})"),
     ],
 )
@@ -77,7 +80,7 @@ def test_outside_a_job_nothing_happens(tmp_path: Path) -> None:
     script = f"""
 import os, signal
 os.chdir({str(tmp_path)!r})
-job.metric(a=1); job.param(b="x"); job.result({{"c": 1}}); job.metric(**{{"bad name": 1}})
+job.progress(1, 2); job.metric(a=1); job.param(b="x"); job.result({{"c": 1}}); job.metric(**{{"bad name": 1}})
 assert job.checkpoint_requested() is False
 assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 job.requeue()
@@ -118,6 +121,19 @@ def test_only_the_first_rank_reports(tmp_path: Path) -> None:
     """Otherwise each value of a training with eight processes counts eight times."""
     assert [] == written(tmp_path, "job.metric(a=1)", RANK="3")
     assert 1 == len(written(tmp_path, "job.metric(a=1)", RANK="0"))
+    assert "" == run("job.progress(1, 2)", RANK="3", GPUQUEUE_RUN_DIR=str(tmp_path)).stdout
+
+
+def test_progress_is_a_line_of_the_output_for_each_hundredth(tmp_path: Path) -> None:
+    """A program may say it at each step. The queue reads it as it reads any other output."""
+    script = "for step in range(1, 1001): job.progress(step, 1000)"
+
+    lines = run(script, GPUQUEUE_RUN_DIR=str(tmp_path)).stdout.splitlines()
+
+    assert 101 == len(lines)
+    assert ["progress: 1/1000", "progress: 10/1000", "progress: 20/1000"] == lines[:3]
+    for before in ("", "\r 5%|#   | 5/100 [00:01<00:20, 4.0it/s]"):  # the bar has not ended its line
+        assert 0.02 == getattr(progress_of(f"{before}{lines[2]}\n".encode()), "share", None)
 
 
 @pytest.mark.parametrize("number", ["SIGTERM", "SIGUSR1", "SIGUSR2"])

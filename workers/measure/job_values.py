@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 #: only the newest are searched. At the end of the run, all is read that the shim has kept of the file ``metrics``.
 MOST_BYTES = 1024 * 1024
 CHUNK_BYTES = 256 * 1024
+#: What the lines of a log have that report metrics: to look for these takes a tenth of the time.
+MARKS = (b"metric:", b"{'", b"it/s", b"/it, ", b"/s, ")
 
 
 @dataclass(slots=True)
@@ -66,7 +68,7 @@ class ValuesReader:
                     self._kept.collected.add_line(line, since_s, now_s)
             is_whole = log_tail is not None and not self._kept.offsets[LOG] and len(log_tail) < TAIL_BYTES
             for text in [log_tail or b""] if is_whole else self._new(LOG, is_over=is_over):
-                if b"metric:" in text or b"{'" in text:
+                if any(mark in text for mark in MARKS):
                     for values, step in metrics_in(text):
                         self._kept.collected.add_metrics(values.items(), now_s - since_s, step)
             if is_whole:
@@ -123,7 +125,7 @@ class ValuesReader:
         offsets = self._kept.offsets
         while left > 0 and offsets[name] < size and (found := next_data(fd, offsets[name], CHUNK_BYTES)):
             begin, data = found
-            whole = data.rfind(b"\n") + 1
+            whole = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1  # a bar is redrawn in its line
             if not whole and begin + len(data) >= size and not is_over:
                 return  # the job has not ended the line yet
             data = data[: whole or len(data)]

@@ -169,6 +169,7 @@ def test_damaged_figures_are_unreadable(damage: dict[str, Any]) -> None:
     [
         *(b"metric: " + b" " * 4000 + b"x" * 5000, b" " * 9000, b"{'" * 4500, b"metric: " + b"a=" * 4500),
         *(b"{'" + b" " * 9000 + b"}", b"metric: " * 1000, b"{'a': '" * 600 + b"}", b"[rank0]: " * 1000),
+        *(b"<0:0, 1it/s, " * 700, b"<" + b"1" * 9000, "• 0:00 1it/s ".encode() * 600),
     ],
 )
 def test_a_log_made_to_be_slow_is_not(line: bytes) -> None:
@@ -197,8 +198,19 @@ def test_a_log_made_to_be_slow_is_not(line: bytes) -> None:
         (b"{'loss': '0.52', 'epoch': '1'}\n", [({"loss": "0.52", "epoch": "1"}, None)]),
         (b"{'loss': nan, 'epoch': 0.1}", [({"loss": "nan", "epoch": "0.1"}, None)]),
         (b"{'lr': 0.1, 'batch': 32}\n{'epoch': 1} tail\n", []),
+        (
+            b"\rEpoch 0:  45%|####  | 45/100 [00:12<00:15,  3.60it/s, v_num=3, loss=0.31, acc=nan]\r",
+            [({"loss": "0.31", "acc": "nan"}, None)],
+        ),
+        (b" 10%|#   | 1/10 [00:01<?, 1.50s/it, loss=2.5e-05]", [({"loss": "2.5e-05"}, None)]),
+        (b"100%|####| 5.0k/5.0k [00:01<00:00, 4.1kimg/s, val loss=0.5]", [({"loss": "0.5"}, None)]),
+        (
+            b"Epoch 2/2 --- 20/20 0:00:00 \xe2\x80\xa2 0:00:00 94.04it/s v_num: 1 val_loss: -5.994\n",
+            [({"val_loss": "-5.994"}, None)],
+        ),
+        (b"100%|####| 5/5 [00:01<00:00, 4.1it/s]\n[1<2, x, a=1]\n", []),
     ],
 )
 def test_lines_of_a_log_report_metrics(text: bytes, wanted: list[Any]) -> None:
-    """A line ``metric:``, and the dict of the Trainer of Hugging Face, beside a bar too, but no other text."""
+    """A line ``metric:``, the dict of the Trainer of Hugging Face, and what a bar has behind its rate."""
     assert wanted == list(metrics_in(text))
