@@ -91,7 +91,8 @@ class JobRequest:
         git: Whether to record the git checkout of *cwd*. By default the site's setting.
         separate_stderr: Whether standard error goes into its own file, next to the log.
         output: The name of a link to the log, which each run makes in *cwd*: ``"out-%j.txt"``. ``%j`` is the id of the
-            job, ``%A`` that of the array, ``%a`` the index of the member, ``%x`` the name, ``%u`` the account.
+            job, ``%A`` that of the array, ``%a`` the index of the member, ``%N`` the host, ``%x`` the name,
+            ``%u`` the account.
         error: The same for standard error, which then goes into a file of its own.
         snapshot: Whether the code travels with the job, which then runs in a copy of its own: True for the git work
             tree of *cwd* (*cwd* itself without git), or a directory that holds *cwd*, or a CodeWith, which adds files.

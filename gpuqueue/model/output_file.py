@@ -16,7 +16,7 @@ NOT_HERE = (
     "gpuqueue logs ID > FILE writes the file"
 )
 #: The codes that differ between runs. The host of the run replaces them (``workers/shim/output_link.py``).
-_OF_RUN = "jAa"
+_OF_RUN = "jAaN"
 _CODE = re.compile(r"%(.?)", re.DOTALL)
 
 
@@ -34,7 +34,9 @@ def pattern_of(text: str, *, option: str, name: str, user: str) -> str:
         if code in words:
             return words[code].replace("/", "_").replace("%", "%%")
         if not code or code not in f"{_OF_RUN}%":
-            raise BadRequest(f"{option} {brief(text)}: the codes are %j, %A, %a, %x, %u and %%, not {brief(match[0])}")
+            raise BadRequest(
+                f"{option} {brief(text)}: the codes are %j, %A, %a, %N, %x, %u and %%, not {brief(match[0])}"
+            )
         return match[0]
 
     return _CODE.sub(replaced, text)

@@ -132,7 +132,7 @@ _TIME = re.compile(
 )
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
 #: Codes of a file name that mean the same here.
-_CODES = re.compile(r"%(?![jAaxu%])")
+_CODES = re.compile(r"%(?![jAaNxu%])")
 #: Variables of Slurm that the lines decide -> the option with their value.
 _VARIABLES: Mapping[str, str] = {
     "SLURM_CPUS_PER_TASK": "cpus-per-task",

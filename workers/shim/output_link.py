@@ -40,7 +40,8 @@ def named(pattern: str, env: Mapping[str, str]) -> str:
     """Return the name of the link for the run with the environment *env* (see :mod:`gpuqueue.model.output_file`)."""
     job = env["GPUQUEUE_JOB_ID"]
     array, index = env.get("GPUQUEUE_ARRAY_JOB_ID", job), env.get("GPUQUEUE_ARRAY_INDEX", "")
-    words = {"j": job, "A": array, "a": index, "%": "%"}
+    host = env.get("SLURMD_NODENAME") or os.uname().nodename
+    words = {"j": job, "A": array, "a": index, "N": host, "%": "%"}
     return _CODE.sub(lambda match: words.get(match[1], match[0]), pattern)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -20,8 +21,6 @@ from gpuqueue.words import values
 OVERDUE_S = 60.0
 #: Characters of the fields of cron.
 _CHARACTERS = frozenset("0123456789*/,-")
-
-user_option = click.option("--user", metavar="NAME", help="That of another account. Only for admins.")
 
 
 class Adding(Submitting):
@@ -111,67 +110,49 @@ def list_repeating(user: str | None, *, everybody: bool, as_json: bool) -> None:
         print_message("gpuqueue", "nothing submits repeating jobs now: gpuqueue up, or gpuqueue serve, does")
 
 
-@cron.command()
-@click.argument("names", metavar="NAME…", nargs=-1, required=True)
-@user_option
-def remove(names: tuple[str, ...], user: str | None) -> None:
-    """Remove repeating jobs. Their jobs that wait or run go on.
-
-    \b
-    Examples:
-      gpuqueue cron remove nightly.py
-    """  # noqa: D301 - \b is click's mark for lines to keep
-    with Client() as client:
-        for name in names:
-            removed = client.cron.remove(name, user=user)
-            last = "" if removed.last_state is None or removed.last_state.is_end else f"; {_last_job(removed)} goes on"
-            click.echo(f"{plain(name)}: removed{last}")
+def _remove(client: Client, name: str, user: str | None) -> str:
+    removed = client.cron.remove(name, user=user)
+    last = "" if removed.last_state is None or removed.last_state.is_end else f"; {_last_job(removed)} goes on"
+    return f"removed{last}"
 
 
-@cron.command()
-@click.argument("names", metavar="NAME…", nargs=-1, required=True)
-@user_option
-def pause(names: tuple[str, ...], user: str | None) -> None:
-    """Pause repeating jobs: their times pass, and nothing is submitted.
-
-    \b
-    Examples:
-      gpuqueue cron pause nightly.py
-    """  # noqa: D301 - \b is click's mark for lines to keep
-    with Client() as client:
-        for name in names:
-            click.echo(f"{plain(name)}: {_next_in_words(client.cron.pause(name, user=user))}")
+def _run(client: Client, name: str, user: str | None) -> str:
+    client.cron.run(name, user=user)
+    return "due now, gpuqueue cron list shows its job"
 
 
-@cron.command()
-@click.argument("names", metavar="NAME…", nargs=-1, required=True)
-@user_option
-def resume(names: tuple[str, ...], user: str | None) -> None:
-    """Let repeating jobs go on that are paused or have stopped, by your access token of now if you use one.
+#: The commands that take names of repeating jobs: what each does, and its answer for a name of the account ``user``.
+_BY_NAME: Mapping[str, tuple[str, Callable[[Client, str, str | None], str]]] = {
+    "remove": ("Remove repeating jobs. Their jobs that wait or run go on.", _remove),
+    "pause": (
+        "Pause repeating jobs: their times pass, and nothing is submitted.",
+        lambda client, name, user: _next_in_words(client.cron.pause(name, user=user)),
+    ),
+    "resume": (
+        "Let repeating jobs go on that are paused or have stopped, by your access token of now if you use one.",
+        lambda client, name, user: _next_in_words(client.cron.resume(name, user=user)),
+    ),
+    "run": (
+        "Let the time of repeating jobs be now. It is missed if the last job waits or runs, as any other time.",
+        _run,
+    ),
+}
 
-    \b
-    Examples:
-      gpuqueue cron resume nightly.py
-    """  # noqa: D301 - \b is click's mark for lines to keep
-    with Client() as client:
-        for name in names:
-            click.echo(f"{plain(name)}: {_next_in_words(client.cron.resume(name, user=user))}")
+
+def _add_command(command: str, does: str, act: Callable[[Client, str, str | None], str]) -> None:
+    """Add the command of the group that calls *act* for each name, and prints what it returns."""
+
+    @cron.command(command, help=f"{does}\n\n\b\nExamples:\n  gpuqueue cron {command} nightly.py")
+    @click.argument("names", metavar="NAME…", nargs=-1, required=True)
+    @click.option("--user", metavar="NAME", help="That of another account. Only for admins.")
+    def by_name(names: tuple[str, ...], user: str | None) -> None:
+        with Client() as client:
+            for name in names:
+                click.echo(f"{plain(name)}: {act(client, name, user)}")
 
 
-@cron.command()
-@click.argument("names", metavar="NAME…", nargs=-1, required=True)
-@user_option
-def run(names: tuple[str, ...], user: str | None) -> None:
-    """Let the time of repeating jobs be now. It is missed if the last job waits or runs, as any other time.
-
-    \b
-    Examples:
-      gpuqueue cron run nightly.py
-    """  # noqa: D301 - \b is click's mark for lines to keep
-    with Client() as client:
-        for name in names:
-            client.cron.run(name, user=user)
-            click.echo(f"{plain(name)}: due now, gpuqueue cron list shows its job")
+for _command, _entry in _BY_NAME.items():
+    _add_command(_command, *_entry)
 
 
 def _next_in_words(each: RepeatingJob) -> str:

@@ -493,7 +493,8 @@ _OPTIONS: tuple[Option, ...] = (
     click.option(
         "--output",
         metavar="FILE",
-        help="Make FILE a link to the log: %j is the job, %A the array, %a the index, %x the name, %u the user.",
+        help="Make FILE a link to the log: %j is the job, %A the array, %a the index, %N the host, %x the name, %u the "
+        "user.",
     ),
     click.option("--error", metavar="FILE", help="The same for standard error, which then has a log of its own."),
     click.option(

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 ROOT = Path(__file__).resolve().parents[3]
 PYTHON = os.environ.get("RECIPES_PYTHON", sys.executable)
 #: How long a training may take on a busy machine, in seconds.
-ENDS_S = 600
+ENDS_S = 800
 ENDS = [state for state in JobState if state.is_end]
 
 TRIALS = """
@@ -115,9 +115,7 @@ def test_each_trial_of_optuna_is_a_job(running_queue: Site, tmp_path: Path) -> N
     model = "def train(lr):\n    return -abs(lr - 0.01)\n\n\n"
     (tmp_path / "tune.py").write_text(model + text)
 
-    array = running_queue.client.jobs.submit(
-        command=[PYTHON, "tune.py"], cwd=str(tmp_path), mem="1G", array="0-4%2", environment=os.environ
-    )
+    array = running_queue.client.jobs.submit(command=[PYTHON, "tune.py"], cwd=str(tmp_path), mem="1G", array="0-4%2")
     assert JobState.SUCCEEDED is running_queue.until_state(array.id, *ENDS, timeout_s=ENDS_S).state
 
     counts = [PYTHON, "-c", TRIALS]
@@ -146,7 +144,7 @@ def test_wandb_records_the_job(running_queue: Site, tmp_path: Path) -> None:
 
     shown = output_of(running_queue, tmp_path, "--env", "WANDB_MODE=offline", "train.py")
 
-    assert re.search(r"^name gpuqueue-\d+ None$", shown, re.MULTILINE), shown
+    assert re.search(r"^name gpuqueue-\d+", shown, re.MULTILINE), shown
     assert any((tmp_path / "wandb").glob("offline-run-*/*.wandb"))
 
 

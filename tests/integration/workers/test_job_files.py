@@ -6,6 +6,7 @@ They are submitted to one queue with two simulated devices, all before the first
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -386,8 +387,7 @@ cat seed-*.txt
         name="files-with-the-host",
         text="#!/bin/bash\n#SBATCH --output=%N-%j.log\n#SBATCH --error=err-%j.txt\necho out\necho error >&2\n",
         log="out\n",
-        says="--output (gpuqueue logs ID prints it)",
-        files=(("err-{job}.txt", "error\n"),),
+        files=(("{host}-{job}.log", "out\n"), ("err-{job}.txt", "error\n")),
     ),
     JobFile(
         name="from-windows",
@@ -504,4 +504,4 @@ def test_a_job_file_runs_as_its_author_meant_or_is_refused_with_what_to_change(
     assert is_array is (spec.array is not None)
     assert dict(file.spec) == {name: getattr(spec, name) for name, _ in file.spec}
     for path, text in file.files:
-        assert text in (directory / path.format(job=job)).read_text()
+        assert text in (directory / path.format(job=job, host=platform.node())).read_text()

@@ -21,6 +21,7 @@ def pattern(text: str) -> str:
         ("out.txt", "out.txt"),
         ("logs/%x-%j.out", "logs/a_b%-23.out"),
         ("%A_%a.%u", "17_5.ada"),
+        ("%N/%j.out", "gpu1/23.out"),
         ("100%%.txt", "100%.txt"),
         ("%%j", "%j"),
     ],
@@ -28,6 +29,7 @@ def pattern(text: str) -> str:
 def test_the_codes_of_slurm_name_the_file(text: str, file: str) -> None:
     """%x and %u are those of the submit, %j, %A and %a those of the run."""
     env = {"GPUQUEUE_JOB_ID": "23", "GPUQUEUE_ARRAY_JOB_ID": "17", "GPUQUEUE_ARRAY_INDEX": "5"}
+    env["SLURMD_NODENAME"] = "gpu1"
 
     assert file == named(pattern(text), env)
 
@@ -37,7 +39,7 @@ def test_of_a_single_job_the_array_is_the_job() -> None:
     assert "23" == named(pattern("%A"), {"GPUQUEUE_JOB_ID": "23"})
 
 
-@pytest.mark.parametrize("text", ["%N.out", "%3a", "x%"])
+@pytest.mark.parametrize("text", ["%t.out", "%3a", "x%"])
 def test_an_unknown_code_is_refused(text: str) -> None:
     """A code that gpuqueue does not know would make a file of a strange name."""
     with pytest.raises(BadRequest, match="the codes are"):

@@ -114,7 +114,7 @@ def test_only_lines_of_sbatch_above_the_first_command_count() -> None:
         ("--mail-user=ann@example.org", "--mail-user"),
         ("--gres=shard:1", "--gres"),
         ("--output=/dev/null", "--output"),
-        ("--output=log-%N.txt", "--output"),
+        ("--output=log-%t.txt", "--output"),
         ("--output=log.txt --array=0-3", "--output"),
         ("--error=log-%a.txt", "--error"),
         ("--signal=USR1@120", "--signal"),
