@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from importlib import import_module
-from typing import Any, cast
+from typing import Any, AnyStr, cast
 
 _WAITING: list[_Later] = []
 
@@ -56,7 +56,7 @@ def import_all_now() -> None:
 class _Pattern:
     """A proxy for a regular expression, which it compiles on the first attribute access. It caches each attribute."""
 
-    def __init__(self, text: str, flags: int) -> None:
+    def __init__(self, text: str | bytes, flags: int) -> None:
         self._text, self._flags = text, flags
 
     def __getattr__(self, name: str) -> Any:
@@ -65,6 +65,6 @@ class _Pattern:
         return found
 
 
-def pattern(text: str, flags: int = 0) -> re.Pattern[str]:
+def pattern(text: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
     """Return a proxy for ``re.compile(text, flags)`` that compiles on first use."""
-    return cast("re.Pattern[str]", _Pattern(text, flags))
+    return cast("re.Pattern[AnyStr]", _Pattern(text, flags))

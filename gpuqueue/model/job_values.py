@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Any
@@ -253,21 +252,21 @@ def _depth(plain: object) -> int:
 #: A line ``metric: val_acc=0.91 step=3``, or the dict with ``epoch`` that the Trainer of Hugging Face prints. Before it
 #: may be the name of a process by torchrun. A value may be printed as torch's ``tensor(0.91, grad_fn=…)``. Nothing in
 #: it is repeated twice in a row: the time is linear in the text.
-_LINE = re.compile(
+_LINE = pattern(
     rb"(?:^|[\r\n])(?:\[[A-Za-z]+[0-9]+\]:)?[ \t]*"
     rb"(?:metric:[ \t]([^\r\n]{1,4096})|(\{'[^\r\n]{1,4096}))(?=[\r\n]|$)"
 )
 #: The values behind the rate of a bar: ``[00:12<00:15, 3.6it/s, loss=0.31]`` of tqdm, which PyTorch Lightning uses too,
 #: and ``• 0:00:15 3.6it/s loss: 0.31`` of Lightning's other bar.
-_BAR = re.compile(
+_BAR = pattern(
     rb"<[0-9:?]{1,12},[ ]{1,3}[0-9.?]{1,12}[A-Za-z]{0,3}[A-Za-z/]{2,16}, ([^\]<\r\n]{1,1024})\]"
     rb"|\xe2\x80\xa2 [0-9:-]{4,12} [0-9.]{1,12}it/s ([^\r\n]{1,1024})"
 )
 #: What Lightning shows beside them: the number of the directory of its logs.
 _NO_METRIC = "v_num"
-_COLON = re.compile(r"([^\s=:]{1,64}): (?=[-+.\w])")
-_PAIR = re.compile(r"(?:^|\s)([^\s=]{1,64})=(?:tensor\()?([^\s,;)]{1,40})")
-_ITEM = re.compile(r"'([^']{1,64})': '?(?:tensor\()?([^\s,')}]{1,40})'?")
+_COLON = pattern(r"([^\s=:]{1,64}): (?=[-+.\w])")
+_PAIR = pattern(r"(?:^|\s)([^\s=]{1,64})=(?:tensor\()?([^\s,;)]{1,40})")
+_ITEM = pattern(r"'([^']{1,64})': '?(?:tensor\()?([^\s,')}]{1,40})'?")
 
 
 def metrics_in(text: bytes) -> Iterable[tuple[dict[str, str], int | None]]:
