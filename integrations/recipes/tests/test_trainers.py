@@ -1,6 +1,6 @@
 """The recipes of docs/howto/launchers.md and sweep-tools.md, each with the real package and a real queue.
 
-RECIPES_PYTHON names a Python that has them: ``pip install accelerate deepspeed lightning optuna ray[tune] wandb``.
+RECIPES_PYTHON names a Python that has them: ``pip install accelerate lightning optuna ray[tune] wandb``.
 A test is skipped where its own package is missing. Nothing here needs a GPU or the network.
 """
 
@@ -66,16 +66,6 @@ from accelerate import Accelerator
 accelerator = Accelerator(cpu=True)
 total = accelerator.reduce(torch.ones(1), "sum").item()
 print("rank", accelerator.process_index, "of", accelerator.num_processes, "sum", total, flush=True)
-"""
-DEEPSPEED = """
-import deepspeed
-import torch
-import torch.distributed
-
-deepspeed.init_distributed("gloo")
-total = torch.ones(1)
-torch.distributed.all_reduce(total)
-print("rank", torch.distributed.get_rank(), "sum", total.item(), flush=True)
 """
 
 
@@ -172,15 +162,3 @@ def test_accelerate_starts_two_processes(running_queue: Site, tmp_path: Path) ->
 
     lines = sorted(line for line in shown.splitlines() if line.startswith("rank "))
     assert [f"rank {rank} of 2 sum 2.0" for rank in (0, 1)] == lines
-
-
-def test_deepspeed_takes_ranks_and_port_from_torchrun(running_queue: Site, tmp_path: Path) -> None:
-    """On processors only, so that torch's own backend connects them."""
-    needs("deepspeed")
-    (tmp_path / "train.py").write_text(DEEPSPEED)
-    launch = [PYTHON, "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"]
-    extensions = f"TORCH_EXTENSIONS_DIR={tmp_path}"  # a build that was killed leaves a lock in that of the account
-
-    shown = output_of(running_queue, tmp_path, "--env", "DS_ACCELERATOR=cpu", "--env", extensions, "--", *launch)
-
-    assert ["rank 0 sum 2.0", "rank 1 sum 2.0"] == sorted(line for line in shown.splitlines() if "sum 2.0" in line)
