@@ -327,7 +327,8 @@ def retried(connection: sa.Connection, job_ids: Collection[int]) -> set[int]:
 def folded(connection: sa.Connection, query: HistoryQuery) -> list[FoldedRow]:
     """Return at most ``limit`` rows of the jobs that match *query*, in the order of their ids or of their ends.
 
-    An array is one row, with the number of its matching members in each state.
+    An array is one row, with the number of its matching members in each state. Members without a row of their own are
+    among them: those that wait, and those that were cancelled before a device took them.
     """
     if not query.is_by_id:
         return [_row(connection, query, each) for each in history(connection, query, with_members=False)]
@@ -360,11 +361,36 @@ def _row(connection: sa.Connection, query: HistoryQuery, record: Record) -> Fold
     if array_id is None:
         return FoldedRow(record=record, last_id=record.job.id)
     members, highest = filters.counts(connection, replace(query, array_id=array_id, after_id=None))
+    whole = record if record.job.id == array_id else get(connection, array_id) or record
+    members = {**members, **_without_rows(connection, query, whole.job, members)}
     return FoldedRow(
-        record=record if record.job.id == array_id else get(connection, array_id) or record,
-        members={state: members[state.value] for state in JobState if state.value in members},
+        record=whole,
+        members={state: members[state.value] for state in JobState if members.get(state.value)},
         last_id=max(array_id, highest) if query.reverse and query.is_by_id else array_id,
     )
+
+
+def _without_rows(
+    connection: sa.Connection, query: HistoryQuery, array: Job, members: Mapping[str, int]
+) -> dict[str, int]:
+    """Return *members* with those that have no row: they wait, or were cancelled before a device took them.
+
+    They have had no run, so a query for something of runs matches none of them.
+    """
+    tally = array.tally
+    if tally is None or query.is_about_runs:
+        return {}
+    rows, _ = filters.counts(connection, HistoryQuery(array_id=array.id, states=(JobState.CANCELLED,)))
+    more = {
+        JobState.QUEUED: len(tally.left),
+        JobState.HELD: len(tally.held),
+        JobState.CANCELLED: tally.ended.get(JobState.CANCELLED.value, 0) - rows.get(JobState.CANCELLED.value, 0),
+    }
+    return {
+        state.value: members.get(state.value, 0) + count
+        for state, count in more.items()
+        if not query.states or state in query.states
+    }
 
 
 #: The events that are counted.

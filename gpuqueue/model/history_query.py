@@ -188,6 +188,12 @@ class HistoryQuery:
         """Whether the order is that of the ids."""
         return self.sort is Sort.ID and self.metric is None
 
+    @property
+    def is_about_runs(self) -> bool:
+        """Whether a job without a run matches none of the criteria."""
+        of_runs = (self.exit_code, self.device, self.model, self.host, self.min_peak_bytes, self.min_duration_s)
+        return bool(self.endings) or self.max_duration_s is not None or any(each is not None for each in of_runs)
+
     def parameters(self) -> dict[str, Any]:
         """Return the query as parameters of the API. What is not set is left out.
 
