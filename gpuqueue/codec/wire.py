@@ -31,8 +31,14 @@ from typing import Any, TypeVar, Union
 from gpuqueue.clock import from_iso
 from gpuqueue.errors import BadRequest, Unreadable
 from gpuqueue.lazy.frozen import defaults_of, is_dataclass
+from gpuqueue.lazy.imports import later
 from gpuqueue.text.json_fields import MAX_INTEGER, shown
 from gpuqueue.text.sanitize import brief
+
+if typing.TYPE_CHECKING:
+    from gpuqueue.text import nearest
+else:
+    nearest = later("gpuqueue.text.nearest")
 
 T = TypeVar("T")
 #: Reads a plain value.
@@ -390,14 +396,17 @@ class _Object:
                         raise
                     wrong.append(_Wrong("", words=str(error)).below(name))
             elif self._strict:
-                there_are = f"': there are {', '.join(self._defaults)}"
-                wrong.append(_Wrong(there_are, before="there is no field '").below(brief(name)[1:-1]))
+                wrong.append(self._no_field(name))
         missing = sorted(self._needed - plain.keys())
         wrong += [_Wrong(" is missing", before="the field ").below(name) for name in missing]
         if wrong:
             wrong[0].others += wrong[1:]
             raise wrong[0]
         return self._kind(**values)
+
+    def _no_field(self, name: str) -> _Wrong:
+        hint = nearest.meant(name, self._defaults, others="GET /api/v1/openapi.json names all fields")
+        return _Wrong(f"': {hint}", before="there is no field '").below(brief(name)[1:-1])
 
     def _reader(self, name: str) -> Read:
         kind, default = hints(self._kind)[name], self._defaults[name]

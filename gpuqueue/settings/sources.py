@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from gpuqueue.model import preemption
     from gpuqueue.model import shares as sharing
     from gpuqueue.model.limits import Limits
+    from gpuqueue.text import nearest
 else:
     limiting, sharing = later("gpuqueue.model.limits"), later("gpuqueue.model.shares")
     preemption = later("gpuqueue.model.preemption")
+    nearest = later("gpuqueue.text.nearest")
 
 PREFIX = "GPUQUEUE_"
 #: Keys of the variables that docker-compose.yml reads from its shell.
@@ -89,7 +91,7 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str
     keys = [*map(key_of, READERS), "config"]
     known = {*map(_variable, keys), *map(_variable, OF_COMPOSE)}
     unknown = [each for each in sorted(environ) if each.startswith(PREFIX) and each not in known]
-    return {each: _meant(each.removeprefix(PREFIX).lower(), keys, _variable) for each in unknown}
+    return {each: nearest.meant(each.removeprefix(PREFIX).lower(), keys, _variable) for each in unknown}
 
 
 def settings_file(environ: Mapping[str, str]) -> Path:
@@ -204,18 +206,10 @@ def _given(
             faults.append(BadRequest(f"setting {key_of(name)} ({origin}): {error}"))
     known = [key_of(name) for name in READERS]
     faults += [
-        BadRequest(f"file {path}: {key!r} is no setting: {_meant(key, known)}")
+        BadRequest(f"file {path}: {key!r} is no setting: {nearest.meant(key, known)}")
         for key in sorted(set(from_file) - {*known})
     ]
     return values, origins
-
-
-def _meant(key: str, known: list[str], shown: Callable[[str], str] = str) -> str:
-    """Return a hint for the unknown *key*: similar settings, or all settings if none is similar."""
-    from difflib import get_close_matches  # noqa: PLC0415 - only where a key is mistaken
-
-    close = get_close_matches(key, known, n=2)
-    return f"did you mean {' or '.join(map(shown, close))}?" if close else f"there are {', '.join(map(shown, known))}"
 
 
 def _as_words(raw: object) -> str:
