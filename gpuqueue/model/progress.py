@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.text.units import format_duration
 
@@ -19,12 +21,14 @@ MAX_SHARE = 0.99
 class Progress:
     """The done ``share`` of the work of a run, 0 to 1, and the ``counts`` that it was read from: ``epoch 3/20``.
 
-    ``left_s`` is the time until the end of the work in seconds, None if it is unknown.
+    ``left_s`` is the time until the end of the work in seconds, None if it is unknown. ``ends_at`` is that end in an
+    answer of the service, which says the same moment to all who ask.
     """
 
     share: float
     counts: str = ""
     left_s: float | None = None
+    ends_at: datetime | None = None
 
     DERIVED = ("words",)
 

@@ -29,6 +29,7 @@ from gpuqueue.model.access import AccessPolicy
 from gpuqueue.model.caller import Via
 from gpuqueue.service.call import Call, Credentials, Identity
 from gpuqueue.service.delivered import Delivered
+from gpuqueue.service.foreseen import Foreseen
 from gpuqueue.service.host_progress import HostProgress
 from gpuqueue.service.host_runs import HostRuns
 from gpuqueue.service.metrics.exposition import Metrics
@@ -100,6 +101,7 @@ class Site:
         self.uploads = Uploads(settings)
         self.relays = Relays()
         self.host_progress = HostProgress(self.relays)
+        self.foreseen = Foreseen()
         self.delivered, self.host_runs = Delivered(settings), HostRuns()
         self.queue_copy, self.places = QueueCopy(settings), Places()
         self.past = PastOfDevices(settings)

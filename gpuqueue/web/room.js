@@ -20,21 +20,29 @@ const moment = (at) => (at === null ? Infinity : new Date(at).getTime());
  * The devices with the probable ends of their runs, by their progress: not after their time limits.
  * @param {Device[]} devices
  * @param {Record<number, import("./types.js").Progress>} progress
- * @param {number} now in milliseconds
  */
-export const withProgress = (devices, progress, now) => devices.map((device) => ({
+export const withProgress = (devices, progress) => devices.map((device) => ({
   ...device,
   runs: device.runs.map((run) => {
-    const left = progress[run.job_id]?.left_s ?? null;
-    return left === null ? run : { ...run, about_at: new Date(Math.min(now + left * 1000, moment(run.ends_at))).toISOString() };
+    const end = progress[run.job_id]?.ends_at ?? null;
+    return end === null ? run : { ...run, about_at: new Date(Math.min(moment(end), moment(run.ends_at))).toISOString() };
   }),
 }));
 
 /** When a run has ended, probably or at the latest. @param {import("./types.js").DeviceRun} run */
-export const endOf = (run) => run.about_at ?? run.ends_at ?? null;
+const endOf = (run) => run.about_at ?? run.ends_at ?? null;
 
 /** Whether the end of a run on a device is known by its progress. @param {Device} device */
 export const isProbable = (device) => device.runs.some((each) => Boolean(each.about_at));
+
+/** When a device is empty: by the time limits of its runs, or at about when by their progress; null if that is unknown. @param {Device} device @returns {{at: string, isProbable: boolean} | null} */
+export function emptyAt(device) {
+  const { runs, free_at: at } = device;
+  if (!runs.length) return null;
+  if (at && !isProbable(device)) return { at, isProbable: false };
+  const ends = runs.map((each) => moment(endOf(each)));
+  return ends.every(Number.isFinite) ? { at: new Date(Math.max(...ends)).toISOString(), isProbable: true } : null;
+}
 
 /** When the runs on a device leave so much room: 0 is now, null unknown. @param {Device} device @param {number} bytes */
 function leftByRuns(device, bytes) {

@@ -65,7 +65,7 @@
 
 /** @typedef {{at: string, step_s: number, devices: Record<string, DevicePast>}} DevicesPast */
 
-/** @typedef {{share: number, counts: string, left_s: number | null, words: string}} Progress */
+/** @typedef {{share: number, counts: string, left_s: number | null, ends_at: string | null, words: string}} Progress */
 
 /**
  * @typedef {object} DeviceRun

@@ -207,7 +207,8 @@ async def why_job(request: Request, name: str, offset: Offset = None) -> Respons
         return seen, [job for job in far if job.host != site.settings.own_host and call.reads_log_of(job)]
 
     seen, far = await site.work(request, work)
-    seen = replace(seen, progress={**seen.progress, **await progress_elsewhere(request, far)})
+    progress = {**seen.progress, **await progress_elsewhere(request, far)}
+    seen = replace(seen, progress=site.foreseen.settled(progress))
     with in_zone(zone):
         return answered(replace(seen, sentences=sentences(seen)))  # of what the caller may see
 

@@ -256,7 +256,7 @@ async def progress_of(request: Request, ids: Iterable[int], *, is_first: bool = 
         return logs_of(call).progress(jobs, page.logs), elsewhere
 
     here, elsewhere = await site.work(request, work, is_first=is_first)
-    return {**here, **await progress_elsewhere(request, elsewhere)}
+    return site.foreseen.settled({**here, **await progress_elsewhere(request, elsewhere)})
 
 
 async def progress_elsewhere(request: Request, jobs: Sequence[Job]) -> dict[int, Progress]:

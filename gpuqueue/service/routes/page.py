@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from functools import partial
 from typing import Annotated
 
@@ -316,10 +316,10 @@ async def job_places(
 
 
 def _with_progress(place: JobPlace, progress: Mapping[int, Progress]) -> JobPlace:
-    lefts = [each.left_s for run in place.runs if (each := progress.get(run)) is not None and each.left_s is not None]
-    if len(lefts) < len(place.runs):
+    ends = [each.ends_at for run in place.runs if (each := progress.get(run)) is not None and each.ends_at is not None]
+    if len(ends) < len(place.runs):
         return place
-    about_at = datetime.now(timezone.utc) + timedelta(seconds=max(lefts))
+    about_at = max(ends)
     return replace(place, about_at=about_at if place.start_at is None else min(about_at, place.start_at))
 
 

@@ -3,9 +3,9 @@ import { html } from "../lib.js";
 import { MemoryBar, availableOf } from "../parts/memory-bar.js";
 import { none } from "../parts/none.js";
 import { Sparkline } from "../parts/sparkline.js";
-import { endOf, isProbable } from "../room.js";
+import { emptyAt } from "../room.js";
 import { jobLink } from "../route.js";
-import { clock, deviceLabel, duration, fullTime, idleWords, percent, plural, size } from "../words.js";
+import { between, clock, deviceLabel, duration, fullTime, idleWords, percent, plural, size } from "../words.js";
 
 /** From this temperature on a device is marked as hot, in degrees Celsius. */
 export const HOT_C = 85;
@@ -39,7 +39,7 @@ function Runs({ device, now }) {
 /** @param {{device: import("../types.js").DeviceView, now: number}} props */
 function State({ device, now }) {
   const { silent_s: silent, trouble, drained, errors, ends_at: endsAt, end_reason: endReason, reserved_for: reserved } = device;
-  const { reserved_until: until, runs, free_at: freeAt } = device;
+  const { reserved_until: until, runs } = device;
   const words = [];
   if (silent !== null) words.push(html`<span class="bad-text">no heartbeat for ${duration(silent)}</span>`);
   if (trouble) words.push(html`<span class="bad-text">${trouble}</span>`);
@@ -51,11 +51,11 @@ function State({ device, now }) {
   if (device.exclusive) words.push(html`<span>taken as a whole</span>`);
   if (runs.length >= device.slots) words.push(html`<span>all ${device.slots} slots in use</span>`);
   if (!words.length && !runs.length) words.push(html`<span class="good-text">empty</span>`);
-  if (runs.length && freeAt && !isProbable(device)) {
-    words.push(html`<span title=${`By the time limits of its jobs: ${fullTime(freeAt)}`}>empty by ${clock(freeAt)} <small>(${duration((new Date(freeAt).getTime() - now) / 1000)})</small></span>`);
-  } else if (runs.length && runs.every(endOf)) {
-    const last = new Date(Math.max(...runs.map((each) => new Date(endOf(each) ?? 0).getTime()))).toISOString();
-    words.push(html`<span title="By the progress of its jobs">empty at about ${clock(last)}</span>`);
+  const empty = emptyAt(device);
+  if (empty?.isProbable) {
+    words.push(html`<span title="By the progress of its jobs">empty at about ${clock(empty.at)}</span>`);
+  } else if (empty) {
+    words.push(html`<span title=${`By the time limits of its jobs: ${fullTime(empty.at)}`}>empty by ${clock(empty.at)} <small>(${duration(between(new Date(now).toISOString(), empty.at))})</small></span>`);
   } else if (runs.length && runs.every((each) => each.name !== null)) {
     words.push(html`<small title="A job without a time limit runs here">end not known</small>`);
   }

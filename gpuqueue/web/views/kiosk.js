@@ -6,7 +6,9 @@ import { MemoryBar, availableOf } from "../parts/memory-bar.js";
 import { Age } from "../parts/top-bar.js";
 import { Trouble } from "../parts/trouble.js";
 import { clock, deviceLabel, duration, plural, size } from "../words.js";
+import { emptyAt } from "../room.js";
 import { HOT_C } from "./device-row.js";
+import { useDevices } from "./overview.js";
 
 const EVERY_MS = 2000;
 /** Jobs in line that are shown, and users of a device. */
@@ -18,13 +20,14 @@ const MOST_USERS = 4;
 
 /** What a reader from afar should know of a device, and how bad it is. @param {Device} device @returns {[string, string]} */
 function stateOf(device) {
-  const { silent_s: silent, trouble, drained, temperature_c: heat, runs, free_at: freeAt } = device;
+  const { silent_s: silent, trouble, drained, temperature_c: heat, runs } = device;
   if (silent !== null) return [`no heartbeat for ${duration(silent)}`, "bad-text"];
   if (trouble) return [trouble, "bad-text"];
   if (drained) return [`drained: ${drained}`, "warn-text"];
   if ((heat ?? 0) >= HOT_C) return [`hot: ${Math.round(heat ?? 0)} °C`, "warn-text"];
   if (!runs.length) return ["empty", "good-text"];
-  return [freeAt ? `empty by ${clock(freeAt)}` : "", ""];
+  const empty = emptyAt(device);
+  return [empty ? `empty ${empty.isProbable ? "at about" : "by"} ${clock(empty.at)}` : "", ""];
 }
 
 /** @param {{device: Device}} props */
@@ -50,8 +53,9 @@ export function Kiosk() {
   /** @type {import("../api.js").Polled<import("../types.js").QueueTable>} */
   const { value: table } = usePolled(address("/queue-table", { state: "queued", sort: "place", limit: MOST_WAITING }), EVERY_MS);
   const now = useNow(value?.at ?? null);
+  const devices = useDevices(value);
   if (!value) return html`<${Trouble} error=${error} />${error ? null : html`<p class="loading">Loading the devices…</p>`}`;
-  const { counts, devices } = value;
+  const { counts } = value;
   const running = (counts.running ?? 0) + (counts.starting ?? 0) + (counts.cancelling ?? 0);
   return html`
     <div class="kiosk">

@@ -4,7 +4,7 @@ import { html, useMemo } from "../lib.js";
 import { useNow } from "../now.js";
 import { Legend, availableOf } from "../parts/memory-bar.js";
 import { Trouble } from "../parts/trouble.js";
-import { mayOnSite } from "../rights.js";
+import { mayOnSite, readsOnly } from "../rights.js";
 import { withProgress } from "../room.js";
 import { link } from "../route.js";
 import { duration, plural, size } from "../words.js";
@@ -59,15 +59,15 @@ function Empty() {
   `;
 }
 
-/** The devices with the probable ends of their runs. @param {import("../types.js").Overview | null | undefined} overview @param {number} now */
-function useDevices(overview, now) {
+/** The devices with the probable ends of their runs. @param {import("../types.js").Overview | null | undefined} overview */
+export function useDevices(overview) {
   const devices = overview?.devices ?? [];
   const seen = devices.flatMap((each) => each.runs).filter((each) => each.name !== null);
   const ids = [...new Set(seen.map((each) => each.job_id))].slice(0, MOST_RUNS);
   const url = useMemo(() => (ids.length ? address("/job-progress", { id: ids }) : null), [String(ids)]);
   /** @type {import("../api.js").Polled<Record<number, import("../types.js").Progress>>} */
   const { value } = usePolled(url, PROGRESS_MS);
-  return useMemo(() => withProgress(devices, value ?? {}, now), [overview, value]);
+  return useMemo(() => withProgress(devices, value ?? {}), [overview, value]);
 }
 
 /** @param {{me: import("../types.js").Me, query: Record<string, string>}} props */
@@ -75,7 +75,7 @@ export function Overview({ me, query }) {
   /** @type {import("../api.js").Polled<import("../types.js").Overview>} */
   const { value, error, again } = usePolled(address("/overview"), EVERY_MS);
   const now = useNow(value?.at ?? null);
-  const devices = useDevices(value, now);
+  const devices = useDevices(value);
   /** @type {import("../api.js").Polled<import("../types.js").DevicesPast>} */
   const { value: past } = usePolled(value?.devices.length ? address("/device-past") : null, PAST_MS);
   const hosts = useMemo(() => byHost(devices), [devices]);
@@ -84,7 +84,7 @@ export function Overview({ me, query }) {
     <h1 class="hidden">Devices</h1>
     <${Trouble} error=${error} isHistoryAway=${value.history_away} at=${value.at} />
     ${value.devices.length ? html`
-      <${RoomQuestion} devices=${devices} asked=${query.mem ?? ""} count=${query.gpus ?? ""} waiting=${value.counts.queued ?? 0} maySubmit=${me.scopes.includes("submit")} />
+      <${RoomQuestion} devices=${devices} asked=${query.mem ?? ""} count=${query.gpus ?? ""} waiting=${value.counts.queued ?? 0} maySubmit=${!readsOnly(me)} />
       <${Totals} overview=${value} />
       <${IdleHolders} devices=${value.devices} now=${now} />
       <${Legend} />
