@@ -2,6 +2,7 @@
 import { address, usePolled } from "../api.js";
 import { html, useEffect, useMemo, useRef, useState } from "../lib.js";
 import { Trouble } from "../parts/trouble.js";
+import { readsOnly } from "../rights.js";
 import { jobLink, link, refine } from "../route.js";
 import { plural } from "../words.js";
 import { Actions } from "./queue-actions.js";
@@ -32,8 +33,8 @@ function questionOf(query, me) {
   };
 }
 
-/** @param {{table: import("../types.js").QueueTable, query: Record<string, string>}} props */
-function NoRows({ table, query }) {
+/** @param {{me: Me, table: import("../types.js").QueueTable, query: Record<string, string>}} props */
+function NoRows({ me, table, query }) {
   const all = Object.values(table.counts).reduce((sum, each) => sum + each, 0);
   if (!table.complete) return html`<p class="loading">Reading the queue…</p>`;
   if (Object.keys(query).some((each) => !["sort", "order"].includes(each))) {
@@ -45,7 +46,7 @@ function NoRows({ table, query }) {
         <a class="button" href=${link("queue")}>Show all jobs in the queue</a>
       </p></div>`;
   }
-  return html`<div class="empty"><p>No job waits or runs. To submit one, <a href=${link("submit")}>use the form</a>, or type:</p>
+  return html`<div class="empty"><p>No job waits or runs. To submit one, ${readsOnly(me) ? "" : html`<a href=${link("submit")}>use the form</a>, or `}type:</p>
     <pre>gpuqueue submit train.py --mem 6G</pre>
     <p><code>gpuqueue estimate train.py</code> says how much memory to ask for.</p></div>`;
 }
@@ -83,13 +84,15 @@ export function Queue({ me, query }) {
 
   useEffect(() => setFirst(0), [words]);
   useEffect(() => {
-    if (!table || !selected.size) return;
-    // A selected row that is in sight follows its job; one that has left the queue is selected no more.
+    if (!table) return;
+    // A selected row that is in sight follows its job; one that has left the queue is selected no more. This runs after
+    // the drawing, when the selection may be another one already.
     const here = new Map(table.rows.map((each) => [each.id, each]));
-    const next = new Map([...selected].map(([id, row]) => [id, here.get(id) ?? row]));
     const isWhole = table.total === table.rows.length && table.complete && !Object.keys(query).length;
-    if (isWhole) for (const id of next.keys()) if (!here.has(id)) next.delete(id);
-    if (next.size !== selected.size || [...next].some(([id, row]) => selected.get(id) !== row)) setSelected(next);
+    setSelected((was) => {
+      const next = new Map([...was].filter(([id]) => here.has(id) || !isWhole).map(([id, row]) => [id, here.get(id) ?? row]));
+      return next.size !== was.size || [...next].some(([id, row]) => was.get(id) !== row) ? next : was;
+    });
   }, [table]);
 
   if (!table) return html`<${Trouble} error=${error} />${error ? null : html`<p class="loading">Loading the queue…</p>`}`;
@@ -108,7 +111,7 @@ export function Queue({ me, query }) {
         onSelect=${setSelected} onDone=${again} />
       ${table.total ? html`<${QueueRows} me=${me} table=${table} listKey=${words} sort=${query.sort ?? "id"} order=${query.order ?? "up"}
         selected=${selected} places=${places} progress=${progress} onSort=${sort} onSelect=${setSelected}
-        onWindow=${setFirst} onShown=${setShown} />` : html`<${NoRows} table=${table} query=${query} />`}
+        onWindow=${setFirst} onShown=${setShown} />` : html`<${NoRows} me=${me} table=${table} query=${query} />`}
     </div>
   `;
 }
