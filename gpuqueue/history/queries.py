@@ -53,9 +53,10 @@ MOST_SEARCHED = 5000
 def history(connection: sa.Connection, query: HistoryQuery, *, with_members: bool = True) -> list[Record]:
     """Return the jobs that match *query*, with all their runs, in the order of the query.
 
-    Without members, those of arrays are left out, and the arrays stay.
+    Without members, those of arrays are left out, and the arrays stay, with their progress.
     """
-    return records_of(_Tables(connection), filters.page(connection, query, with_members=with_members))
+    rows = filters.page(connection, query, with_members=with_members)
+    return records_of(_Tables(connection), rows, arrays_too=not with_members)
 
 
 def get(connection: sa.Connection, job_id: int) -> Record | None:
@@ -361,7 +362,7 @@ def _row(connection: sa.Connection, query: HistoryQuery, record: Record) -> Fold
     if array_id is None:
         return FoldedRow(record=record, last_id=record.job.id)
     members, highest = filters.counts(connection, replace(query, array_id=array_id, after_id=None))
-    whole = record if record.job.id == array_id else get(connection, array_id) or record
+    whole = record if record.job.tally is not None else get(connection, array_id) or record
     members = {**members, **_without_rows(connection, query, whole.job, members)}
     return FoldedRow(
         record=whole,

@@ -8,6 +8,7 @@ from outbox import Outbox
 
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.array import Array, Member
+from gpuqueue.model.event import Act
 from gpuqueue.model.history_query import HistoryQuery, Sort
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending
@@ -77,3 +78,23 @@ def test_in_the_order_of_ends_an_array_is_where_it_has_ended(furnished: HistoryD
     assert sorted(job_id for job_id, _ in ended) == sorted(job_id for job_id, _ in found)
     ids = [job_id for job_id, _ in found]
     assert ids[2:] == [job_id for job_id, _ in rows(furnished, sort=Sort.ENDED, after_id=ids[1])]
+
+
+def test_members_without_a_row_count(database: HistoryDatabase, outbox: Outbox) -> None:
+    """Regression: of twelve members, the five that a cancel met before a device took them were in no count."""
+    outbox.submit(1, make_spec(array=Array.parse("0-11")))
+    for index in range(7):
+        job_id = Member(1, index).id
+        outbox.claim(job_id, of="1", index=str(index), left=f"{index + 1}-11")
+        outbox.started(job_id)
+        outbox.finish(job_id, Ending.from_status(int(index < 4)), FAILED if index < 4 else SUCCEEDED)
+    outbox.record()
+    assert [(1, {JobState.QUEUED: 5, SUCCEEDED: 3, FAILED: 4})] == rows(database)
+
+    outbox.report(1, Act.CANCEL, JobState.CANCELLED, attempt=0, left="", held="")
+    outbox.record()
+
+    whole = {SUCCEEDED: 3, FAILED: 4, JobState.CANCELLED: 5}
+    assert [(1, whole)] == rows(database) == rows(database, sort=Sort.ENDED)
+    assert [(1, {JobState.CANCELLED: 5})] == rows(database, states=(JobState.CANCELLED,), sort=Sort.ENDED)
+    assert [(1, {SUCCEEDED: 3, FAILED: 4})] == rows(database, host="nodeA")
