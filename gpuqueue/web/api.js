@@ -120,6 +120,15 @@ export async function download(path) {
   link.click();
 }
 
+/** Whether an archive (tar) has no file: it begins with its end, which is zeros. Only its beginning is read. @param {string} path */
+export async function isEmptyArchive(path) {
+  const stop = new AbortController();
+  const answer = await send("GET", path, { signal: stop.signal });
+  const first = await answer.body?.getReader().read();
+  stop.abort();
+  return !first?.value || first.value.subarray(0, 512).every((each) => each === 0);
+}
+
 /**
  * Take a step when the page comes in sight and when the network is back. Return how to end that.
  * @param {() => void} step

@@ -13,20 +13,20 @@ import { Overview } from "./views/overview.js";
 import { Queue } from "./views/queue.js";
 import { SignIn } from "./views/sign-in.js";
 
-/** The views by their name in the address. A new view is one more line; one with `isPart` has no link at the top, one that `needsAccount` none without an account, and one that `isBare` no bar. @type {Record<string, View>} */
+/** The views by their name in the address. A new view is one more line; one with `isPart` has no link at the top, one that `needsAccount` none without an account, one that `changes` something none for who may only read, and one that `isBare` no bar. @type {Record<string, View>} */
 const VIEWS = {
   mine: { title: "My jobs", show: Mine, needsAccount: true },
   overview: { title: "Devices", show: Overview },
   queue: { title: "Queue", show: Queue },
   history: { title: "History", show: lazy(() => import("./views/history.js").then((it) => it.History)) },
   statistics: { title: "Statistics", show: lazy(() => import("./views/statistics.js").then((it) => it.StatisticsView)) },
-  submit: { title: "Submit", show: lazy(() => import("./views/submit.js").then((it) => it.Submit)) },
+  submit: { title: "Submit", changes: true, show: lazy(() => import("./views/submit.js").then((it) => it.Submit)) },
   account: { title: "Account", show: lazy(() => import("./views/account.js").then((it) => it.Account)), isPart: true },
   kiosk: { title: "Devices and queue", show: lazy(() => import("./views/kiosk.js").then((it) => it.Kiosk)), isPart: true, isBare: true },
   jobs: { title: "Job", show: lazy(() => import("./views/job.js").then((it) => it.Job)), isPart: true },
 };
 
-/** @typedef {{title: string, show: any, isPart?: boolean, needsAccount?: boolean, isBare?: boolean}} View */
+/** @typedef {{title: string, show: any, isPart?: boolean, needsAccount?: boolean, changes?: boolean, isBare?: boolean}} View */
 /** Why somebody has to sign in: the session is over, or they have left. @typedef {"over" | "left" | null} Reason */
 
 const SIGN_IN = "#sign-in=";

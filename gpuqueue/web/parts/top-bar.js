@@ -1,6 +1,7 @@
 // The bar at the top: the views, the age of what is shown, the theme, and who is signed in.
 import { html, useState } from "../lib.js";
 import { useAge } from "../news.js";
+import { readsOnly } from "../rights.js";
 import { remember, remembered } from "../storage.js";
 import { duration } from "../words.js";
 
@@ -34,7 +35,7 @@ export function Age() {
 /**
  * @param {object} props
  * @param {import("../types.js").Me | null | undefined} props.me
- * @param {Record<string, {title: string, isPart?: boolean, needsAccount?: boolean}>} props.views
+ * @param {Record<string, {title: string, isPart?: boolean, needsAccount?: boolean, changes?: boolean}>} props.views
  * @param {string} props.shown
  * @param {() => void} props.onSignIn
  * @param {() => void} props.onSignOut
@@ -45,7 +46,7 @@ export function TopBar({ me, views, shown, onSignIn, onSignOut, onHelp }) {
     <header>
       <strong class="brand">gpuqueue</strong>
       <nav aria-label="Views">
-        ${me ? Object.entries(views).filter(([, each]) => !each.isPart && (me.account || !each.needsAccount)).map(([name, { title }]) => html`
+        ${me ? Object.entries(views).filter(([, each]) => !each.isPart && (me.account || !each.needsAccount) && !(each.changes && readsOnly(me))).map(([name, { title }]) => html`
           <a href=${`#/${name}`} aria-current=${name === shown ? "page" : undefined}>${title}</a>`) : null}
       </nav>
       <div class="tools">

@@ -7,6 +7,7 @@ import { none } from "../parts/none.js";
 import { Panel } from "../parts/panel.js";
 import { Trouble } from "../parts/trouble.js";
 import { useRead } from "../reading.js";
+import { readsOnly, whyReadsOnly } from "../rights.js";
 import { clock, fullTime } from "../words.js";
 import { Notifications } from "./account-notifications.js";
 
@@ -53,7 +54,7 @@ function Tokens({ me }) {
   const [says, setSays] = useState("");
   /** @type {import("../reading.js").Once<Token[]>} */
   const { value: tokens, error, again } = useRead(address("/tokens", { everybody: isAll }));
-  const mayRevoke = me.scopes.includes("submit");
+  const mayRevoke = !readsOnly(me);
   const tools = me.admin ? html`<label class="check"><input type="checkbox" checked=${isAll} onChange=${(/** @type {any} */ event) => setAll(event.currentTarget.checked)} /> Of everybody</label>` : null;
   const done = () => {
     setSays(`Token ${asked?.id} is revoked.`);
@@ -95,7 +96,7 @@ export function Account({ me }) {
   return html`
     <div class="account">
       <h1>Your account: <bdi>${me.account}</bdi></h1>
-      <p>${me.admin ? "You are an administrator: you change all jobs, and drain devices." : me.scopes.includes("submit") ? "You submit jobs, and change your own." : "You signed in with a token that may only read: you change nothing."}</p>
+      <p>${me.admin ? "You are an administrator: you change all jobs, and drain devices." : readsOnly(me) ? whyReadsOnly(me) : "You submit jobs, and change your own."}</p>
       <${Tokens} me=${me} />
       <${Notifications} me=${me} />
       <p><a href="#/kiosk">The view for a screen in the corridor</a></p>

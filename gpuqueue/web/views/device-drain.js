@@ -74,10 +74,14 @@ function Drain({ what, devices, chosen, reason, onChange }) {
     }
     onChange();
   };
+  const drainButton = html`<button type="button" class="plain" onClick=${() => setAsks(true)} aria-label=${`Drain ${what}…`}>Drain…</button>`;
+  const resumeButton = html`<button type="button" class="plain" onClick=${resume} aria-label=${`Resume ${what}`}>Resume</button>`;
+  const isPart = drained.length > 0 && drained.length < devices.length;
+  // The first button stays the same element when it becomes the other one, and so keeps the focus.
   return html`
     <span class="drain">
-      ${drained.length < devices.length ? html`<button type="button" class="plain" onClick=${() => setAsks(true)} aria-label=${`Drain ${what}…`}>Drain…</button>` : null}
-      ${drained.length ? html`<button type="button" class="plain" onClick=${resume} aria-label=${`Resume ${what}`}>Resume</button>` : null}
+      ${drained.length < devices.length ? drainButton : resumeButton}
+      ${isPart ? resumeButton : null}
       ${wrong ? html`<span class="bad-text" role="alert">${wrong}</span>` : null}
     </span>
     ${asks ? html`<${AskReason} what=${what} running=${new Set(devices.flatMap((each) => each.runs.map((run) => run.job_id))).size} reason=${reason} onYes=${drain} onNo=${() => setAsks(false)} />` : null}

@@ -4,7 +4,7 @@ import { html, useEffect, useMemo } from "../lib.js";
 import { Trouble } from "../parts/trouble.js";
 import { filter } from "../parts/filter-fields.js";
 import { momentOf, secondsOf } from "../period.js";
-import { mayChange } from "../rights.js";
+import { mayChange, readsOnly } from "../rights.js";
 import { link } from "../route.js";
 import { bytesOf } from "../words.js";
 import { useNow } from "../now.js";
@@ -172,5 +172,5 @@ export function History({ me, query }) {
 /** @param {Me} me @param {HistoryRow} row */
 function mayRepeat(me, row) {
   const { account } = row.record.job.spec;
-  return me.scopes.includes("submit") && mayChange(me, /** @type {any} */ ({ user: account.name, uid: account.uid }));
+  return !readsOnly(me) && mayChange(me, /** @type {any} */ ({ user: account.name, uid: account.uid }));
 }

@@ -6,20 +6,27 @@ import { useKeys } from "../keys.js";
 import { html, useState } from "../lib.js";
 import { Dialog } from "../parts/dialog.js";
 import { Fault } from "../parts/field.js";
+import { readsOnly, whyReadsOnly } from "../rights.js";
 import { jobLink } from "../route.js";
-import { PRIORITIES, duration } from "../words.js";
+import { PRIORITIES, duration, plural } from "../words.js";
 import { RunAgain } from "./job-again.js";
 import { EditJob, hasBegun, saveEdit } from "./job-edit.js";
 import { EditTags, MoreTime, WriteNote, saveNote, saveTags } from "./job-marks.js";
 
 /** @typedef {"cancel" | "again" | "note" | "tags" | "time" | "edit" | null} Asks */
 
-/** @param {{label: string, name: string, state: string, isArray: boolean, fault: string | null, onYes: () => void, onNo: () => void}} props */
-function ConfirmCancel({ label, name, state, isArray, fault, onYes, onNo }) {
+/** What a cancel ends of an array. @param {import("../types.js").Members} members */
+const endsOf = ({ running, waiting, held }) => [
+  running ? `${plural(running, "member runs", "members run")} now, and ${running === 1 ? "its" : "their"} processes are ended. ` : "",
+  waiting + held ? `${plural(waiting + held, "member waits", "members wait")}, and ${waiting + held === 1 ? "does" : "do"} not start. ` : "",
+].join("");
+
+/** @param {{label: string, name: string, state: string, isArray: boolean, members: import("../types.js").Members | null, fault: string | null, onYes: () => void, onNo: () => void}} props */
+function ConfirmCancel({ label, name, state, isArray, members, fault, onYes, onNo }) {
   return html`
     <${Dialog} title=${`Cancel ${isArray ? "array" : "job"} ${label}?`} onClose=${onNo}>
       <p><bdi>${name}</bdi></p>
-      <p>${isActive(state) ? (isArray ? "Members that run are ended, and the others do not start. " : "It runs now, and all its processes are ended. ") : ""}A cancelled job does not come back, but it can be run again as a new job.</p>
+      <p>${members ? endsOf(members) : !isArray && isActive(state) ? "It runs now, and all its processes are ended. " : ""}A cancelled job does not come back, but it can be run again as a new job.</p>
       <${Fault} id="cancel" words=${fault} />
       <p class="actions">
         <button type="button" class="danger" onClick=${onYes}>Cancel ${label}</button>
@@ -33,6 +40,7 @@ function ConfirmCancel({ label, name, state, isArray, fault, onYes, onNo }) {
  * @param {object} props
  * @param {import("../types.js").Me} props.me
  * @param {import("../job-types.js").JobView} props.view
+ * @param {import("../job-types.js").LiveJob | null} props.live
  * @param {string} props.state
  * @param {string} props.label
  * @param {string} props.path
@@ -40,7 +48,7 @@ function ConfirmCancel({ label, name, state, isArray, fault, onYes, onNo }) {
  * @param {(asks: Asks) => void} props.onAsk
  * @param {() => void} props.onChange
  */
-export function JobActions({ me, view, state, label, path, asks, onAsk, onChange }) {
+export function JobActions({ me, view, live, state, label, path, asks, onAsk, onChange }) {
   const [says, setSays] = useState(/** @type {{words: any, isBad: boolean} | null} */ (null));
   const [refusal, setRefusal] = useState(/** @type {import("../api.js").ApiError | null} */ (null));
   const fault = refusal?.message ?? null;
@@ -116,9 +124,9 @@ export function JobActions({ me, view, state, label, path, asks, onAsk, onChange
           <button type="button" disabled=${isBusy} onClick=${() => ask("tags")}>Tags…</button>` : null}
         ${rights.retry && isEnd(state) ? html`<button type="button" class="main" disabled=${isBusy} onClick=${() => ask("again")}>Run again…</button>` : null}
       </div>
-      ${!rights.change && me.account ? html`<small>Only ${spec.account.name} or an administrator may change it.</small>` : null}
+      ${!rights.change && me.account ? html`<small>${readsOnly(me) ? whyReadsOnly(me) : `Only ${spec.account.name} or an administrator may change it.`}</small>` : null}
       <p role="status" class=${says?.isBad ? "bad-text" : ""}>${says?.words}</p>
-      ${asks === "cancel" ? html`<${ConfirmCancel} label=${label} name=${spec.name} state=${state} isArray=${spec.array !== null} fault=${fault} onYes=${cancel} onNo=${stop} />` : null}
+      ${asks === "cancel" ? html`<${ConfirmCancel} label=${label} name=${spec.name} state=${state} isArray=${spec.array !== null} members=${live?.row?.members ?? null} fault=${fault} onYes=${cancel} onNo=${stop} />` : null}
       ${asks === "note" ? html`<${WriteNote} label=${label} path=${path} text=${note ?? ""} fault=${fault} onYes=${(/** @type {string} */ text) => act(() => saveNote(path, text))} onNo=${stop} />` : null}
       ${asks === "tags" ? html`<${EditTags} label=${label} path=${path} text=${tags.join(" ")} fault=${fault} onYes=${(/** @type {string} */ text) => act(() => saveTags(path, tags, text))} onNo=${stop} />` : null}
       ${asks === "edit" ? html`<${EditJob} label=${label} view=${view} path=${path} error=${refusal} onYes=${edit} onNo=${stop} />` : null}

@@ -84,7 +84,7 @@ export function JobHead({ me, view, live, state, now, path, asks, onAsk, onChang
         ${job.note ? html`<p class="job-note-text"><bdi>${job.note}</bdi></p>` : null}
         ${state === "running" && view.rights.logs && !spec.array ? html`<${Progress} id=${job.id} />` : null}
       </div>
-      <${JobActions} me=${me} view=${view} state=${state} label=${label} path=${path} asks=${asks} onAsk=${onAsk} onChange=${onChange} />
+      <${JobActions} me=${me} view=${view} live=${live} state=${state} label=${label} path=${path} asks=${asks} onAsk=${onAsk} onChange=${onChange} />
     </div>
   `;
 }

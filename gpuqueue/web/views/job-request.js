@@ -44,7 +44,7 @@ function Files({ path, label, attempt }) {
   /** @type {import("../reading.js").Once<{state: string, size_bytes: number | null, expires_at: string | null, reason: string | null}>} */
   const { value: kept } = useRead(address(`${path}/files/kept`, { run: attempt }));
   return html`
-    <${Download} path=${address(`${path}/files`, { run: attempt })} title="An archive (tar) of the files that the run has made or changed">Download its files<//>
+    <${Download} path=${address(`${path}/files`, { run: attempt })} title="An archive (tar) of the files that the run has made or changed" empty="This run has made or changed no file in its copy of the code.">Download its files<//>
     ${kept?.size_bytes ? html` <small>${size(kept.size_bytes)} kept${kept.expires_at ? html`, until <time datetime=${kept.expires_at} title=${fullTime(kept.expires_at)}>${clock(kept.expires_at)}</time>` : null}</small>` : null}
     ${kept?.reason && kept.state !== "none" ? html` <small><bdi>${kept.reason}</bdi></small>` : null}
     <small> or type <code>gpuqueue fetch ${label}</code></small>`;

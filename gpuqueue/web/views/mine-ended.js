@@ -2,6 +2,7 @@
 import { html } from "../lib.js";
 import { Panel } from "../parts/panel.js";
 import { labelOf, lastRun } from "../record.js";
+import { readsOnly } from "../rights.js";
 import { jobLink, link } from "../route.js";
 import { clock, duration, fullTime, plural } from "../words.js";
 import { Memory, Result } from "./history-row.js";
@@ -53,7 +54,7 @@ function Table({ rows, maySubmit, label }) {
 export function EndedJobs({ me, rows, older, isKnown, isCut, since, onSeen }) {
   const failed = rows.filter(hasFailed);
   const sorted = [...failed, ...rows.filter((each) => !hasFailed(each))];
-  const maySubmit = me.scopes.includes("submit");
+  const maySubmit = !readsOnly(me);
   const title = html`Ended since your last visit <small>${rows.length.toLocaleString()}${failed.length ? html`, <span class="bad-text">${failed.length.toLocaleString()} failed</span>` : null}</small>`;
   const tools = rows.length ? html`<button type="button" onClick=${onSeen}>I have seen ${rows.length === 1 ? "it" : "them"}</button>` : null;
   const isAll = isCut && rows.length === older.length;

@@ -5,6 +5,7 @@ import { html, useEffect, useMemo } from "../lib.js";
 import { useNow } from "../now.js";
 import { Panel } from "../parts/panel.js";
 import { Trouble } from "../parts/trouble.js";
+import { readsOnly } from "../rights.js";
 import { jobLink, link } from "../route.js";
 import { useVisit } from "../visits.js";
 import { plural } from "../words.js";
@@ -84,7 +85,7 @@ export function Mine({ me }) {
       <h1 class="hidden">My jobs</h1>
       <${Trouble} error=${error ?? pastError} at=${table.at} />
       ${ended.length ? html`<p class=${failed ? "banner bad" : "banner"}>${plural(ended.length, "job")} of yours ${ended.length === 1 ? "has" : "have"} ended since your last visit${failed ? `, ${failed.toLocaleString()} failed` : ""}. <button type="button" class="plain" onClick=${() => document.querySelector(".mine-ended")?.scrollIntoView()}>Show ${ended.length === 1 ? "it" : "them"}</button></p>` : null}
-      ${isEmpty ? html`<div class="empty"><p>You have no job yet. To submit one, <a href=${link("submit")}>use the form</a>, or type:</p>
+      ${isEmpty ? html`<div class="empty"><p>You have no job yet. To submit one, ${readsOnly(me) ? "" : html`<a href=${link("submit")}>use the form</a>, or `}type:</p>
         <pre>gpuqueue submit train.py --mem 6G</pre></div>` : html`
         <${Jobs} name="mine-running" title="Running" rows=${rows.filter((each) => isActive(each.state))} ...${details}><p class="none">None of your jobs runs.</p><//>
         <${Jobs} name="mine-waiting" title="Waiting" rows=${rows.filter((each) => !isActive(each.state))} ...${details}><p class="none">None of your jobs waits.</p><//>

@@ -2,7 +2,7 @@
 import { change, read } from "../api.js";
 import { html, useState } from "../lib.js";
 import { useKeys } from "../keys.js";
-import { mayChange } from "../rights.js";
+import { mayChange, readsOnly, whyReadsOnly } from "../rights.js";
 import { Dialog } from "../parts/dialog.js";
 import { PRIORITIES, plural } from "../words.js";
 
@@ -53,10 +53,11 @@ async function toAll(rows, act, value, onStep) {
 
 /** @param {{rows: QueueRow[], onYes: () => void, onNo: () => void}} props */
 function Confirm({ rows, onYes, onNo }) {
-  const active = rows.filter((each) => ["running", "starting"].includes(each.state)).length;
+  const active = rows.reduce((sum, { members, state }) => sum + (members ? members.running : Number(["running", "starting"].includes(state))), 0);
+  const waiting = rows.reduce((sum, { members }) => sum + (members ? members.waiting + members.held : 0), 0);
   return html`
     <${Dialog} title=${`Cancel ${plural(rows.length, "job")}?`} onClose=${onNo}>
-      <p>${active ? `${plural(active, "of them runs", "of them run")} now, and all processes of ${active === 1 ? "it" : "them"} are ended. ` : ""}A cancelled job does not come back, but it can be run again as a new job.</p>
+      <p>${active ? `${plural(active, "job runs", "jobs run")} now, and all processes of ${active === 1 ? "it" : "them"} are ended. ` : ""}${waiting ? `${plural(waiting, "member of an array waits", "members of arrays wait")}, and ${waiting === 1 ? "does" : "do"} not start. ` : ""}A cancelled job does not come back, but it can be run again as a new job.</p>
       <ul class="listed">
         ${rows.slice(0, 8).map((each) => html`<li>${each.label} <bdi>${each.name}</bdi> <small><bdi>${each.user}</bdi></small></li>`)}
         ${rows.length > 8 ? html`<li>and ${plural(rows.length - 8, "more job")}</li>` : null}
@@ -134,7 +135,7 @@ export function Actions({ me, selected, question, total, onSelect, onDone }) {
         </label>
         ${total > count ? html`<button type="button" class="plain" disabled=${isBusy} onClick=${selectAll}>Select all that match and that I may change</button>` : null}
         <button type="button" class="plain" onClick=${() => onSelect(new Map())}>Select none</button>
-      ` : says ? null : html`<span>${me.scopes.includes("submit") ? "Select jobs to cancel, hold, release or move them." : "You may only read here."}</span>`}
+      ` : says ? null : html`<span>${readsOnly(me) ? whyReadsOnly(me) : "Select jobs to cancel, hold, release or move them."}</span>`}
       <span role="status">${says && !count ? says.words : isBusy ? says?.words : ""}</span>
       ${says && !count && says.refused.length ? html`<details><summary>Why</summary><ul>${says.refused.slice(0, 20).map((each) => html`<li>${each}</li>`)}</ul></details>` : null}
       ${says && !count && !isBusy ? html`<button type="button" class="plain" onClick=${() => setSays(null)}>Close</button>` : null}

@@ -28,7 +28,7 @@ function Running({ row, now, progress }) {
   const ran = row.started_at ? duration((now - new Date(row.started_at).getTime()) / 1000) : "";
   const limit = row.time_limit_s ? ` of ${duration(row.time_limit_s)}` : "";
   const marks = row.marks.map((each) => html`<span key=${each.kind} class="warn-text" title=${each.words}>${each.brief} for ${duration(between(each.since, now))}</span><small> · </small>`);
-  return html`${marks}${ran}${limit}${row.host ? html`<small> on ${row.host}</small>` : null}${progress ? html`<${ProgressBar} progress=${progress} />` : null}`;
+  return html`${marks}${ran}${limit}${row.host ? html`<small class="on-host"> on ${row.host}</small>` : null}${progress ? html`<${ProgressBar} progress=${progress} />` : null}`;
 }
 
 /** @param {{row: QueueRow, now: number, place?: import("../types.js").JobPlace, progress?: import("../types.js").Progress}} props */
@@ -70,7 +70,7 @@ export function QueueRowView({ row, place, now, may, isSelected, isFocused, jobP
   return html`
     <tr class=${`job ${isSelected ? "selected" : ""} ${isFocused ? "focused" : ""}`} aria-rowindex=${place + 2}>
       <td class="pick"><input type="checkbox" checked=${isSelected} disabled=${!may} aria-label=${`Select job ${row.label}`}
-        title=${may ? "" : `only ${row.user} or an administrator may change this job`}
+        title=${may ? "" : `You may not change this job of ${row.user}`}
         onClick=${(/** @type {MouseEvent} */ event) => onToggle(place, event.shiftKey)} /></td>
       <th scope="row" class="id"><a href=${jobLink(row.label)}>${row.label}</a></th>
       <td class="name" title=${row.name}><${Name} row=${row} /></td>

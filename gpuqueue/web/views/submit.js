@@ -6,6 +6,7 @@ import { html, useEffect, useLayoutEffect, useRef, useState } from "../lib.js";
 import { Trouble } from "../parts/trouble.js";
 import { useRead } from "../reading.js";
 import { labelOf } from "../record.js";
+import { readsOnly, whyReadsOnly } from "../rights.js";
 import { jobLink } from "../route.js";
 import { faultOf, sendScript } from "../script-upload.js";
 import { usualTargets } from "./account-notifications.js";
@@ -148,6 +149,11 @@ function JobFields({ me, start, wanted }) {
 
 /** @param {{me: import("../types.js").Me, query: Record<string, string>}} props */
 export function Submit({ me, query }) {
+  return readsOnly(me) ? html`<section class="submit"><h1>Submit a job</h1><p class="banner" role="status">${whyReadsOnly(me)} To submit, sign in with a token that has the scope <code>submit</code>.</p></section>` : html`<${Form} me=${me} query=${query} />`;
+}
+
+/** @param {{me: import("../types.js").Me, query: Record<string, string>}} props */
+function Form({ me, query }) {
   const again = query.again ?? "";
   const isAgain = Boolean(again) || query.how === "again";
   const url = address("/web/form", { again });
