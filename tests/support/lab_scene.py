@@ -16,16 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from factories import make_spec, serve
+from job_scene import reported
 from page_scene import alive, card, start_run
 from service_fixtures import ServedSite, serving
 
-from gpuqueue.model.array import Array, Indexes
+from gpuqueue.model.array import Array
 from gpuqueue.model.dependencies import Dependency, Waits
 from gpuqueue.model.device import Activity, DeviceKind, Peak, PeakSource, Timeline
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_spec import Account, Checkout, JobSpec, Priority
 from gpuqueue.model.mem_source import Shortage
 from gpuqueue.model.run import Ending, EndingKind, RunDevice
+from gpuqueue.model.sweep import Axis
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.lease import Claim, ExternalProcess, Offer
 from gpuqueue.queue.simulated_clock import SimulatedClock, SimulatedQueue
@@ -203,6 +205,30 @@ def play_story(play: Play) -> int:
     return job
 
 
+def play_sweep(play: Play) -> tuple[int, list[tuple[int, Claim]]]:
+    """Let a sweep of twelve run in part: six members are good, two failed, and two run. Return it, and its runs."""
+    axes = (Axis("lr", "3e-3,1e-3,3e-4,1e-4"), Axis("seed", "0..2"))
+    sweep = play.submit(
+        87 * 60, account=ADA, name="sweep_lr.py", mem_bytes=8 * GIB, array=Array.sweep(axes, 2), time_limit_s=3600.0,
+        argv=("python", "sweep_lr.py", "--lr", "{lr}", "--seed", "{seed}"),
+    )  # fmt: skip
+    losses = (None, 1.912, None, 0.871, 0.884, 0.902, 0.744, 0.731)
+    runs: list[tuple[int, Claim]] = []
+    for number in range(10):
+        began_s = (84 - 8 * number) * 60.0
+        text = output("epoch 9/20", 8, 0.5, "00:31<00:33, 3.20it/s")
+        claim = play.run(
+            sweep + 1 + number, 5, began_s, b"Traceback: loss is NaN at step 412\n" if number in {0, 2} else text
+        )
+        if number >= len(losses):
+            runs.append((5, claim))
+            continue
+        loss = losses[number]
+        values, took_s = (None, 95.0) if loss is None else (reported(loss), 460.0)
+        play.finish(claim, 5, began_s - took_s, Ending.from_status(int(loss is None)), took_s, 6 * GIB, values=values)
+    return sweep, runs
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Running:
     """A job that runs: its card, owner, name, memory in GiB and the share in use, how long it runs, and its limit."""
@@ -250,8 +276,11 @@ RUNNING = (
 )  # fmt: skip
 
 
-def play_afternoon(play: Play) -> tuple[list[tuple[int, Claim]], dict[int, float]]:
-    """Start what runs now, and submit what waits. Return the runs with their cards, and the shares of memory in use."""
+def play_afternoon(play: Play) -> tuple[list[tuple[int, Claim]], dict[int, float], int]:
+    """Start what runs now, and submit what waits.
+
+    Return the runs with their cards, the shares of memory in use, and the last job that waits.
+    """
     runs: list[tuple[int, Claim]] = []
     shares: dict[int, float] = {}
     for each in RUNNING:
@@ -265,7 +294,6 @@ def play_afternoon(play: Play) -> tuple[list[tuple[int, Claim]], dict[int, float
         (118, MIRA, "eval_llama.py", 72, {"tags": ("paper",), "waits": Waits(after=(Dependency(runs[0][1].job_id),))}),
         (101, TOMAS, "unet3d.py", 48, {"tags": ("fold-4",)}),
         (101, TOMAS, "unet3d.py", 48, {"tags": ("fold-5",)}),
-        (87, ADA, "sweep_lr.py", 24, {"array": Array(indexes=Indexes.parse("0-31"), at_once=4)}),
         (64, YUKI, "tts_train.py", 44, {"priority": Priority.HIGH, "tags": ("speech",)}),
         (52, MIRA, "llama_lora.py", 64, {"tags": ("paper", "seed-2")}),
         (52, MIRA, "llama_lora.py", 64, {"tags": ("paper", "seed-3")}),
@@ -277,17 +305,22 @@ def play_afternoon(play: Play) -> tuple[list[tuple[int, Claim]], dict[int, float
         (4, ADA, "attention_maps.py", 26, {"tags": ("imagenet",)}),
     )
     for minutes, account, name, gib, more in waiting:
-        play.submit(minutes * 60, account=account, name=name, mem_bytes=gib * GIB, time_limit_s=6 * HOUR_S, **more)
-    return runs, shares
+        last = play.submit(
+            minutes * 60, account=account, name=name, mem_bytes=gib * GIB, time_limit_s=6 * HOUR_S, **more
+        )
+    return runs, shares, last
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lab:
-    """The site, an access token of ada, and the id of a job of hers that has ended."""
+    """The site, an access token of ada, and the ids of jobs of hers: one has ended, one runs, one waits, a sweep."""
 
     site: ServedSite
     token: str
     ended: int
+    running: int
+    waiting: int
+    sweep: int
 
 
 @contextmanager
@@ -301,9 +334,13 @@ def lab() -> Iterator[Lab]:
         with closing(play.queue):
             play_month(play)
             ended = play_story(play)
-            runs, shares = play_afternoon(play)
+            sweep, members = play_sweep(play)
+            runs, shares, waiting = play_afternoon(play)
         uuid = play.cards[5].device.uuid
         site.queue.devices.drain([uuid], origin=DrainOrigin.PERSON, why="new power supply on Monday", by="mira")
         site.record()
-        with alive(site.queue, runs, play.cards, shares):
-            yield Lab(site=site, token=site.token(ADA.name, ADA.uid), ended=ended)
+        with alive(site.queue, [*runs, *members], play.cards, shares):
+            yield Lab(
+                site=site, token=site.token(ADA.name, ADA.uid), ended=ended, sweep=sweep, running=runs[1][1].job_id,
+                waiting=waiting,
+            )  # fmt: skip
