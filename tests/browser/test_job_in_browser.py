@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from bounded import until
-from browser_pages import Open, picture, serious
+from browser_pages import Open, picture, violations
 from factories import make_spec
 from job_scene import JobScene, finish, started
 from page_scene import HOSTILE, ME
@@ -96,7 +96,7 @@ def test_a_refusal_stays_in_its_dialog(played: tuple[ServedSite, JobScene], open
     assert ("abc", "true") == (memory.input_value(), memory.get_attribute("aria-invalid"))
     picture(page, "job-again-refused")
     memory.fill("3G")
-    dialog.get_by_role("link", name="Change more…").click()
+    dialog.get_by_role("link", name="Change its arguments or more…").click()
     field = page.get_by_label("Memory on each device")
     field.wait_for()
     assert "3G" == field.input_value()
@@ -197,7 +197,7 @@ def test_a_run_that_goes_on_has_a_past_and_its_metrics(played: tuple[ServedSite,
     page.locator(".metrics svg path.series").wait_for()
     line = page.locator(".memory path.series").first
     until(lambda: (line.get_attribute("d") or "").count("V") >= 6, what="the past")  # a step for each GiB
-    assert {} == serious(page)
+    assert {} == violations(page)
     picture(page, "job-figures")
     (directory / figures_file.NAME).unlink()
 
@@ -285,7 +285,7 @@ def test_a_metric_colours_the_map(played: tuple[ServedSite, JobScene], open_page
     page.get_by_label("Colour").select_option("loss")
     until(lambda: page.locator(".heat .cell.measured").all_inner_texts() == ["0.5", "0.25", "0.75", "1"], what="values")
     assert [f"{scene.sweep}_1", f"{scene.sweep}_4"] == page.locator(".scale a").all_inner_texts()
-    assert {} == serious(page)
+    assert {} == violations(page)
     page.locator(".member-rows").get_by_role("button", name="loss").click()
     until(lambda: page.locator(".member-rows tbody th").first.inner_text() == "1", what="the order")
     picture(page, "job-array-metric")

@@ -110,18 +110,13 @@ def answered(page: Page, *paths: str) -> None:
 
 def picture(page: Page, name: str) -> None:
     """Keep a picture of what is shown."""
-    PICTURES.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=str(PICTURES / f"{name}.png"), animations="disabled")
+    page.screenshot(path=str(PICTURES / f"{name}.png"), animations="disabled")  # makes the directories
 
 
-def serious(page: Page) -> dict[str, list[str]]:
+def violations(page: Page) -> dict[str, list[str]]:
     """Return what axe finds wrong with a page for people who do not see it, by rule. It needs ``bypass_csp``."""
     if not AXE.exists():
         pytest.skip("axe-core is not installed: python3 page_parts.py --tests")
     page.evaluate(AXE.read_text(encoding="utf-8"))
     found: list[dict[str, Any]] = page.evaluate("axe.run().then(result => result.violations)")
-    return {
-        each["id"]: [node["html"][:200] for node in each["nodes"]][:3]
-        for each in found
-        if each["impact"] in {"serious", "critical"}
-    }
+    return {each["id"]: [node["html"][:200] for node in each["nodes"]][:3] for each in found}

@@ -99,7 +99,10 @@ def start_run(
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(text)
     keep_progress(path, text)
-    device = RunDevice(uuid=uuid, lease_bytes=claim.lease_bytes)
+    at = offer.device
+    device = RunDevice(
+        uuid=uuid, lease_bytes=claim.lease_bytes, index=at.index, name=at.name, kind=at.kind, total_bytes=at.total_bytes
+    )
     queue.runs.started(job_id, claim.token, lease_s=lease_s, log_path=str(path), devices=(device,))
     return claim
 
