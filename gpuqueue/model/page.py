@@ -223,11 +223,15 @@ class DeviceView:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Overview:
-    """All devices, and how many jobs there are by state. ``history_away``: it does not answer."""
+    """All devices, and how many jobs there are by state. ``history_away``: it does not answer.
+
+    ``in_line`` is how many of those that wait take room as soon as there is some: the others wait for something else.
+    """
 
     at: datetime
     devices: tuple[DeviceView, ...]
     counts: Mapping[str, int] = field(default_factory=dict)
+    in_line: int = 0
     history_away: bool = False
 
 

@@ -118,6 +118,6 @@
  * @property {string[]} errors
  */
 
-/** @typedef {{at: string, devices: DeviceView[], counts: Record<string, number>, history_away: boolean}} Overview */
+/** @typedef {{at: string, devices: DeviceView[], counts: Record<string, number>, in_line: number, history_away: boolean}} Overview */
 
 export {};

@@ -1,5 +1,7 @@
 // Values in words: sizes, durations and times.
 
+import { NO_TURN } from "./job-states.js";
+
 const UNITS = ["B", "K", "M", "G", "T"];
 
 /** A size as the command line writes it: 6G, 1.5G. @param {number | null | undefined} bytes */
@@ -86,8 +88,6 @@ export const percent = (share, unknown = "unknown") => (share === null ? unknown
 
 /** Most jobs before one that are named. */
 export const MOST_BEFORE = 6;
-/** Reasons of jobs that wait for something else than a device, and so are before nobody. */
-const NOT_IN_LINE = new Set(["dependency", "begin", "retry", "requeue", "array_limit"]);
 
 /**
  * The waiting jobs of its user before a job, if these rows have all of them: the service counts them, and a job that was
@@ -97,7 +97,7 @@ const NOT_IN_LINE = new Set(["dependency", "begin", "retry", "requeue", "array_l
  * @param {number} count how many there are
  */
 export function ownBefore(rows, row, count) {
-  const found = rows.filter((each) => each.id < row.id && each.user === row.user && each.priority === row.priority && each.state === "queued" && !NOT_IN_LINE.has(each.reason ?? ""));
+  const found = rows.filter((each) => each.id < row.id && each.user === row.user && each.priority === row.priority && each.state === "queued" && !NO_TURN.has(each.reason ?? ""));
   return found.length === count && count <= MOST_BEFORE ? found : [];
 }
 

@@ -49,7 +49,7 @@ from gpuqueue.service.web.job_form import form_of, new_job_of, retry_of, size_ty
 from gpuqueue.service.web.job_view import live_of, more_mem_bytes, story_for, view_of
 from gpuqueue.service.web.members import MemberQuery, Members
 from gpuqueue.service.web.queue_copy import QueueState
-from gpuqueue.service.web.rows import device_view, without_hidden
+from gpuqueue.service.web.rows import NOT_IN_LINE, device_view, without_hidden
 from gpuqueue.service.web.table import Filters, Seen
 from gpuqueue.words.values import code_of_retry, more_mem_in_words, retried_in_words
 
@@ -288,6 +288,7 @@ def _overview(call: Call, state: QueueState, seen: Seen, *, is_away: bool) -> Ov
         at=state.at,
         devices=tuple(without_hidden(each, rows) for each in devices),
         counts=dict(Counter(str(each.state) for each in rows.values())),
+        in_line=sum(each.state is JobState.QUEUED and each.reason not in NOT_IN_LINE for each in rows.values()),
         history_away=is_away,
     )
 

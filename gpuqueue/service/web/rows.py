@@ -17,6 +17,10 @@ from gpuqueue.words.values import closed_in_words, device_errors
 
 #: Most commands of external processes that a row names.
 _MOST_COMMANDS = 3
+#: What jobs wait for that take no room as soon as there is some.
+NOT_IN_LINE = frozenset(
+    {WaitReason.DEPENDENCY, WaitReason.BEGIN, WaitReason.RETRY, WaitReason.REQUEUE, WaitReason.ARRAY_LIMIT}
+)
 
 
 def rows_of(listing: Listing) -> dict[int, QueueRow]:

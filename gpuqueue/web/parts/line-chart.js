@@ -79,7 +79,9 @@ export function LineChart({ title, series, marks, least = 0, most, from, to, hei
   const y = (value) => TOP + (1 - (value - least) / (most - least)) * (height - TOP - BOTTOM);
   const step = SPANS_S.find((each) => (each / span) * inner >= APART) ?? span;
   const times = [];
-  for (let at = Math.ceil(from / step) * step; at <= to && times.length < 40; at += step) times.push(at);
+  for (let at = Math.ceil(from / step) * step; at <= to && times.length < 40; at += step) {
+    if (!times.length || timeWords(at) !== timeWords(times[times.length - 1])) times.push(at); // late, a minute has one name
+  }
   /** @param {PointerEvent & {currentTarget: SVGElement}} event */
   const moved = (event) => {
     const at = from + ((event.clientX - event.currentTarget.getBoundingClientRect().left - LEFT) / inner) * span;

@@ -15,7 +15,7 @@ export function Result({ row }) {
   const { job } = row.record;
   if (row.words) return html`${row.words} <a class="tag" href=${link("history", { array: String(job.id) })}>members</a>`;
   const ending = endingOf(row.record);
-  return html`<span class=${`dot ${job.state}`} aria-hidden="true"></span><span class=${["failed", "lost"].includes(job.state) ? "bad-text" : ""}>${job.state}</span>${ending ? html`<small class="ending"><bdi>${ending}</bdi></small>` : null}`;
+  return html`<span class=${`dot ${job.state}`} aria-hidden="true"></span><span class=${["failed", "lost"].includes(job.state) ? "bad-text" : ""}>${job.state}</span>${ending ? html` <small class="ending"><bdi>${ending}</bdi></small>` : null}`;
 }
 
 /** @param {{record: HistoryRecord}} props */

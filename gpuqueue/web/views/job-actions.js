@@ -29,7 +29,7 @@ function ConfirmCancel({ label, name, state, isArray, members, fault, onYes, onN
       <p>${members ? endsOf(members) : !isArray && isActive(state) ? "It runs now, and all its processes are ended. " : ""}A cancelled job does not come back, but it can be run again as a new job.</p>
       <${Fault} id="cancel" words=${fault} />
       <p class="actions">
-        <button type="button" class="danger" onClick=${onYes}>Cancel ${label}</button>
+        <button type="button" class="danger" onClick=${onYes}>Cancel ${isArray ? "array " : ""}${label}</button>
         <button type="button" onClick=${onNo} autofocus>Keep it</button>
       </p>
     <//>

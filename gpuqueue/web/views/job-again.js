@@ -46,7 +46,7 @@ export function RunAgain({ label, view, fault, onYes, onNo }) {
         ${ofMemory ? null : html`<${Fault} id="again" words=${fault} />`}
         <p class="actions">
           <button class="main" disabled=${!start}>Run it again</button>
-          <a class="button" href=${link("submit", { again: label, mem: mem.trim() })}>Change more…</a>
+          <a class="button" href=${link("submit", { again: label, mem: mem.trim() })}>Change its arguments or more…</a>
           <button type="button" onClick=${onNo}>Not now</button>
         </p>
       </form>

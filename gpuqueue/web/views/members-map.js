@@ -29,7 +29,9 @@ function Cell({ row, scale: { id, axes, metric, ends }, hasText }) {
   const words = [`${id}_${row.index} ${stateWords(row.state)}`, values, value === null ? "" : `${metric} ${figure(value)}`].filter(Boolean).join(", ");
   const span = ends ? ends.most.metrics[metric] - ends.least.metrics[metric] : 0;
   const share = value === null || !ends ? null : span ? (value - ends.least.metrics[metric]) / span : 1;
-  return html`<a class=${`cell ${metric ? (value === null ? "unmeasured" : "measured") : (row.state ?? "gone")}`} style=${share === null ? undefined : { "--share": String(share) }}
+  const hasFailed = row.state === "failed" || row.state === "lost"; // without a value it stays marked as that
+  const kind = !metric || (value === null && hasFailed) ? (row.state ?? "gone") : value === null ? "unmeasured" : "measured";
+  return html`<a class=${`cell ${kind}`} style=${share === null ? undefined : { "--share": String(share) }}
     href=${jobLink(`${id}_${row.index}`)} title=${words} aria-label=${words}>${hasText && value !== null ? figure(value) : ""}</a>`;
 }
 

@@ -19,7 +19,7 @@ const hasFailed = ({ record }) => ["failed", "lost"].includes(record.job.state);
 function Table({ rows, maySubmit, label }) {
   return html`
     <table class="figures stacked mine-table" aria-label=${label}>
-      <thead><tr><th scope="col" class="id">Job</th><th scope="col" class="name">Name</th><th scope="col" class="memory">Peak memory</th><th scope="col">Result</th><th scope="col">Ran</th><th scope="col">Ended</th><th scope="col"><span class="hidden">Run again</span></th></tr></thead>
+      <thead><tr><th scope="col" class="id">Job</th><th scope="col" class="name">Name</th><th scope="col" class="memory">Peak memory</th><th scope="col" class="result">Result</th><th scope="col">Ran</th><th scope="col">Ended</th><th scope="col"><span class="hidden">Run again</span></th></tr></thead>
       <tbody>${rows.map((row) => {
         const { record } = row;
         const { job } = record;

@@ -37,7 +37,7 @@ const detailsOf = (path, ids) => (ids.length ? address(path, { id: ids }) : null
  */
 function Jobs({ name, title, rows, now, places, progress, children }) {
   return html`
-    <${Panel} name=${name} title=${html`${title} <small>${rows.filter((each) => !each.members?.running).length.toLocaleString()}</small>`}>
+    <${Panel} name=${name} title=${html`${title} <small>${rows.length.toLocaleString()}</small>`}>
       ${rows.length ? html`
         <table class="figures stacked mine-table" aria-label=${title}>
           <thead><tr><th scope="col" class="id">Job</th><th scope="col" class="name">Name</th><th scope="col" class="memory">Memory</th><th scope="col">What it does, or why it waits</th></tr></thead>

@@ -84,7 +84,7 @@ export function Overview({ me, query }) {
     <h1 class="hidden">Devices</h1>
     <${Trouble} error=${error} isHistoryAway=${value.history_away} at=${value.at} />
     ${value.devices.length ? html`
-      <${RoomQuestion} devices=${devices} asked=${query.mem ?? ""} count=${query.gpus ?? ""} waiting=${value.counts.queued ?? 0} maySubmit=${!readsOnly(me)} />
+      <${RoomQuestion} devices=${devices} asked=${query.mem ?? ""} count=${query.gpus ?? ""} waiting=${value.in_line} maySubmit=${!readsOnly(me)} />
       <${Totals} overview=${value} />
       <${IdleHolders} devices=${value.devices} now=${now} />
       <${Legend} />
