@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from gpuqueue.client import reads
+from gpuqueue.client import notifications, reads
 from gpuqueue.client.connection import Connection
 from gpuqueue.client.devices import check_limits, uuids_of
 from gpuqueue.client.memory import OpenMemory, with_memory
@@ -31,6 +31,7 @@ def edit(connection: Connection, job: int | str, wanted: JobEdit) -> Job:
     if not wanted:
         raise BadRequest(f"give an option to change: gpuqueue edit {job_id} --mem 8G")
     change = change_of(wanted, lambda names: uuids_of(connection, names))
+    notifications.judge(connection, notifications.replaced((), wanted.on_end, wanted.on_fail))
     apply = partial(
         connection.queue.requests.edit,
         job_id,
@@ -113,6 +114,7 @@ def change_of(wanted: JobEdit, uuids_of: UuidsOf) -> Callable[[JobSpec], JobSpec
 
     """
     fields, waits, place = _fields(wanted), _waits(wanted), replaced(wanted, uuids_of)
+    told = partial(notifications.replaced, on_end=wanted.on_end, on_fail=wanted.on_fail)
 
     def changed(spec: JobSpec) -> JobSpec:
         if spec.is_whole:
@@ -124,6 +126,7 @@ def change_of(wanted: JobEdit, uuids_of: UuidsOf) -> Callable[[JobSpec], JobSpec
             waits=replace(spec.waits, **waits),
             retries=validation.other_retries(spec.retries, wanted.retries, wanted.retry_on, wanted.mem_retries),
             array=validation.other_at_once(spec.array, wanted.at_once),
+            notifications=told(spec.notifications),
         )
 
     return changed

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from gpuqueue.client.connection import Connection
 from gpuqueue.errors import BadRequest, Refused, install_extra
 from gpuqueue.model import validation
 from gpuqueue.model.notification import Notification, When
+from gpuqueue.model.validation import NONE
+
+if TYPE_CHECKING:
+    from gpuqueue.model.job_request import JobEdit
 
 
 def notifications_of(
@@ -42,6 +47,27 @@ def parsed(on_end: str | Sequence[str], on_fail: str | Sequence[str]) -> tuple[N
     return tuple(dict.fromkeys(found))
 
 
+def replaced(
+    before: Sequence[Notification], on_end: str | Sequence[str] | None, on_fail: str | Sequence[str] | None
+) -> tuple[Notification, ...]:
+    """Return *before* with the targets of *on_end* and *on_fail* in place of those of that kind; None keeps these.
+
+    Raises:
+        BadRequest: a word is not a target, or is a URL as it is shown, without its secrets.
+
+    """
+    given = {When.END: on_end, When.FAIL: on_fail}
+    ends, fails = (
+        () if each in (NONE, (NONE,), [NONE]) else each or () for each in (given[When.END], given[When.FAIL])
+    )
+    kept = [each for each in before if given[each.when] is None]
+    new = parsed(ends, fails)
+    hidden = next((each for each in new if each.to == each.shown and each.scheme is not None), None)
+    if hidden is not None:
+        raise BadRequest(f"{hidden.to} is a URL without its secret part: write all of it")
+    return tuple(dict.fromkeys([*kept, *new]))
+
+
 def judge(connection: Connection, notifications: Sequence[Notification]) -> None:
     """Check that the site can send *notifications*.
 
@@ -64,6 +90,15 @@ def made_anew(notifications: Sequence[Notification]) -> tuple[Notification, ...]
     from gpuqueue.notify.targets import made_of  # noqa: PLC0415 - lazy import: rarely needed
 
     return tuple(each if each.target is not None else replace(each, to=made_of(each.to)) for each in notifications)
+
+
+def anew(wanted: JobEdit) -> JobEdit:
+    """Return *wanted* of an account that does not send its notifications itself; see :func:`made_anew`."""
+
+    def texts(given: str | Sequence[str] | None) -> Sequence[str] | None:
+        return None if given is None else tuple(each.to for each in made_anew(parsed(given, ())))
+
+    return replace(wanted, on_end=texts(wanted.on_end), on_fail=texts(wanted.on_fail))
 
 
 def _judge(connection: Connection, notification: Notification) -> None:

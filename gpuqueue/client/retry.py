@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuqueue.client import placeholders, reads
+from gpuqueue.client import notifications, placeholders, reads
 from gpuqueue.client.connection import Connection
 from gpuqueue.client.devices import uuids_of
 from gpuqueue.client.edit import change_of
@@ -62,6 +62,7 @@ def spec_again(
     before = _before(connection, job, name)
     spec = before.spec if python is None else _with_python(before.spec, name, python)
     first = _environment(connection, before, name, given_variables(env), warn, mine)
+    notifications.judge(connection, notifications.replaced((), changes.on_end, changes.on_fail))
     changed = change_of(changes, lambda names: uuids_of(connection, names))(spec)
     again = replace(
         changed,

@@ -88,7 +88,9 @@ class Batch:
     #: The metrics of runs and their curves, by job, attempt and name.
     metrics: dict[MetricKey, Row] = field(default_factory=dict)
     curves: dict[MetricKey, Row] = field(default_factory=dict)
-    notifications: dict[tuple[int, int], Row] = field(default_factory=dict)
+    #: How many targets a job notifies; those that an edit may have changed are written anew.
+    notifications: dict[int, int] = field(default_factory=dict)
+    renotified: set[int] = field(default_factory=set)
     #: Jobs whose runs were marked, with the number of their first notification of that. It is sent once.
     marked: set[tuple[int, int]] = field(default_factory=set)
     #: Arrays whose rest the queue has held. The owner is notified of each hold.
@@ -175,8 +177,8 @@ def submit(batch: Batch, event: Event) -> None:
         batch.environments[event.job_id] = {"job_id": event.job_id, "variables": variables, "secrets": secrets}
     batch.tags.update(((event.job_id, tag), True) for tag in spec.tags)
     batch.new_jobs[(event.job_id,)] = columns.job_row(event, spec, member, payload)
-    for number in range(len(spec.notifications)):
-        batch.notifications[event.job_id, number] = {"job_id": event.job_id, "number": number, "tries": 0}
+    if spec.notifications:
+        batch.notifications[event.job_id] = len(spec.notifications)
 
 
 def run_mark(batch: Batch, event: Event) -> None:
@@ -219,7 +221,10 @@ def _words(text: str) -> list[str]:
 def edit(batch: Batch, event: Event) -> None:
     """Replace the request of a job. Its environment stays the same."""
     payload = event.fields["spec"]
-    batch.job((event.job_id,)).update(columns.spec_columns(decode_spec(payload), shown_request(payload)))
+    spec = decode_spec(payload)
+    batch.job((event.job_id,)).update(columns.spec_columns(spec, shown_request(payload)))
+    batch.notifications[event.job_id] = len(spec.notifications)
+    batch.renotified.add(event.job_id)
 
 
 #: Exceptions that an unreadable payload can raise. One bad event must not stop the recorder for ever.

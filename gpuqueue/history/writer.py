@@ -144,7 +144,7 @@ def write(connection: sa.Connection, batch: Batch) -> None:
     begun = _known_runs(connection, {key[0] for key in batch.metrics})
     for table, rows in ((run_metrics, batch.metrics), (run_curves, batch.curves)):
         bulk.insert(connection, table, [row for key, row in rows.items() if key[:2] in begun])
-    bulk.insert(connection, notifications, batch.notifications.values())
+    _write_notifications(connection, batch)
     _forget_earlier_hold(connection, batch.held)
     _notify_before_end(connection, batch.marked | {(job_id, FIRST_BEFORE_END) for job_id in batch.held})
     bulk.insert(connection, job_events, batch.events)
@@ -163,6 +163,24 @@ def _write_tags(connection: sa.Connection, batch: Batch) -> None:
     added = [(job_id, tag) for (job_id, tag), is_one in batch.tags.items() if is_one]
     there = _known(connection, {job_id for job_id, _ in added})
     bulk.insert(connection, job_tags, [{"job_id": job_id, "tag": tag} for job_id, tag in added if job_id in there])
+
+
+def _write_notifications(connection: sa.Connection, batch: Batch) -> None:
+    """Write a row for each target of new jobs. Of edited ones those that nobody has tried to reach are written anew."""
+    for some in parts(batch.renotified):
+        untried = (
+            notifications.c.number < FIRST_BEFORE_END,
+            notifications.c.tries == 0,
+            notifications.c.outcome.is_(None),
+        )
+        connection.execute(sa.delete(notifications).where(notifications.c.job_id.in_(some), *untried))
+    told = _known(connection, batch.notifications) if batch.renotified else batch.notifications
+    rows = [
+        {"job_id": job_id, "number": number, "tries": 0}
+        for job_id in told
+        for number in range(batch.notifications[job_id])
+    ]
+    bulk.insert(connection, notifications, rows)
 
 
 def _forget_earlier_hold(connection: sa.Connection, array_ids: Iterable[int]) -> None:

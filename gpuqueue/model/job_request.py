@@ -185,6 +185,8 @@ class JobEdit:
     *cpu_mem* or the concurrency limit of an array (*at_once*), ``"now"`` an earliest start, ``"any"`` named devices, an
     empty *pool* the pool. A job without a time limit gets the limit of its new pool. A *mem* of ``"auto"`` is what
     earlier runs of the job's script needed. After an array has started, only *at_once* can be changed.
+
+    *on_end* and *on_fail* replace all targets of their kind; ``"none"`` removes these.
     """
 
     mem: str | int | None = None
@@ -206,6 +208,8 @@ class JobEdit:
     at_once: int | str | None = None
     cpus: str | float | None = None
     cpu_mem: str | int | None = None
+    on_end: str | Sequence[str] | None = None
+    on_fail: str | Sequence[str] | None = None
 
     def __bool__(self) -> bool:
         """Return whether any field changes."""

@@ -86,9 +86,10 @@ def test_a_waiting_job_is_edited_and_moved(played: tuple[ServedSite, JobScene], 
     page.get_by_role("button", name="Edit…").click()
     assert "22G" == dialog.get_by_label("Memory on each device").input_value()
     dialog.get_by_label("Time limit").fill("90m")
+    dialog.get_by_label("Notify unless it succeeds").fill("json://127.0.0.1/secret")
     picture(page, "job-edit")
     dialog.get_by_role("button", name="Save").click()
-    page.get_by_text("It asks for 22G, has 1h 30m now.").wait_for()
+    page.get_by_text("It asks for 22G, has 1h 30m, notifies json://… now.").wait_for()
     with site.client("unix") as owner:
         spec = owner.jobs.get(scene.waiting).spec
         assert (22 * GIB, 5400.0) == (spec.mem_bytes, spec.time_limit_s)
@@ -98,7 +99,7 @@ def test_a_waiting_job_is_edited_and_moved(played: tuple[ServedSite, JobScene], 
         page.get_by_role("button", name="Back to its place").click()
         page.get_by_text("It has its place by arrival again.").wait_for()
         assert owner.jobs.get(scene.waiting).front is None
-        owner.jobs.edit(scene.waiting, mem="23G", time_limit="none")
+        owner.jobs.edit(scene.waiting, mem="23G", time_limit="none", on_fail="none")
 
 
 @pytest.mark.full

@@ -9,6 +9,7 @@ import pytest
 from factories import make_spec
 from outbox import RUN, Outbox, known
 
+from gpuqueue.codec import encode_spec
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.notifications import Due
 from gpuqueue.model.array import Array
@@ -226,3 +227,25 @@ def test_an_idle_run_is_reported_once_before_its_end(database: HistoryDatabase, 
     record = known(database, 1)
     assert [f"stage {stage}" for stage in ("1", "2", "0", "1")] + ["again"] == [note.text for note in record.notes]
     assert [0, 1, FIRST_BEFORE_END, FIRST_BEFORE_END + 1] == [each.number for each in record.reported]
+
+
+def test_an_edit_changes_who_is_told(database: HistoryDatabase, outbox: Outbox) -> None:
+    """Before the end a job has as many messages as targets; those of an edit replace the others."""
+    outbox.submit(1, make_spec(notifications=(TEAM, CHAT)))
+    outbox.submit(2, make_spec(notifications=(TEAM,)))
+    outbox.record()
+    for job_id, targets in ((1, (CHAT,)), (2, ())):
+        outbox.report(job_id, Act.EDIT, JobState.QUEUED, spec=encode_spec(make_spec(notifications=targets)))
+    outbox.submit(3, make_spec(notifications=(TEAM,)))
+    outbox.report(3, Act.EDIT, JobState.QUEUED, spec=encode_spec(make_spec(notifications=(TEAM, CHAT))))
+    outbox.record()
+    for job_id in (1, 2, 3):
+        outbox.claim(job_id)
+        outbox.started(job_id)
+        outbox.finish(job_id, Ending.from_status(1), JobState.FAILED)
+    outbox.record()
+
+    assert [(1, 0), (3, 0), (3, 1)] == keys(database.due_notifications(now=NOW, most=9))
+    record = database.get(1)
+    assert record is not None
+    assert (CHAT,) == record.job.spec.notifications

@@ -37,6 +37,8 @@ _OPTIONS = (
     field("retries", "Retry after a failure, at most N times, including past retries."),
     field("retry_on", job_request.RETRY_ON),
     field("mem_retries", job_request.MEM_RETRIES),
+    field("on_end", "Notify these targets at its end, in place of all earlier ones; none removes them."),
+    field("on_fail", "The same unless it succeeds; none removes them."),
     field("at_once", "Concurrent members of an array, even if it has started; none: no limit."),
 )
 

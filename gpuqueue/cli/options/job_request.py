@@ -50,6 +50,16 @@ else:
     values = later("gpuqueue.words.values")
 
 
+def targets(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[shell_completion.CompletionItem]:
+    """Complete the names of the site's targets."""
+    from gpuqueue.client import Client  # noqa: PLC0415 - only for shell completion
+
+    found: set[str] = set()
+    with contextlib.suppress(GpuQueueError), Client() as client:
+        found = {name for each in client.jobs.senders() for name in each.targets} | set(client.settings.notify)
+    return [shell_completion.CompletionItem(name) for name in sorted(found) if name.startswith(incomplete)]
+
+
 #: Field of a request -> names of its option, and what click needs to know of it.
 _FIELDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, Any]]] = {
     "mem": (("-m", "--mem"), {"metavar": "SIZE"}),
@@ -71,6 +81,8 @@ _FIELDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, Any]]] = {
     "retry_on": (("--retry-on",), {"metavar": "ENDINGS", "shell_complete": listed(one_of(RetryOn))}),
     "mem_retries": (("--mem-retries",), {"metavar": "N", "type": int}),
     "at_once": (("--at-once",), {"metavar": "N"}),
+    "on_end": (("--on-end",), {"multiple": True, "metavar": "WHAT", "shell_complete": targets}),
+    "on_fail": (("--on-fail",), {"multiple": True, "metavar": "WHAT", "shell_complete": targets}),
 }
 
 
@@ -152,24 +164,10 @@ DEVICE_CHANGES: tuple[Option, ...] = (
 )
 
 
-def targets(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[shell_completion.CompletionItem]:
-    """Complete the names of the site's targets."""
-    from gpuqueue.client import Client  # noqa: PLC0415 - only for shell completion
-
-    found: set[str] = set()
-    with contextlib.suppress(GpuQueueError), Client() as client:
-        found = {name for each in client.jobs.senders() for name in each.targets} | set(client.settings.notify)
-    return [shell_completion.CompletionItem(name) for name in sorted(found) if name.startswith(incomplete)]
-
-
-def _option(name: str, when: str) -> Callable[[Any], Any]:
-    return click.option(name, multiple=True, metavar="WHAT", help=when, shell_complete=targets)
-
-
 #: Options of ``submit`` and ``run``.
 NOTIFICATION_OPTIONS: list[Callable[[Any], Any]] = [
-    _option("--on-end", "Notify when the job ends: a target, a mail address or a URL. Repeatable."),
-    _option("--on-fail", "As --on-end, but only if the job does not succeed."),
+    field("on_end", "Notify when the job ends: a target, a mail address or a URL. Repeatable."),
+    field("on_fail", "As --on-end, but only if the job does not succeed."),
 ]
 
 

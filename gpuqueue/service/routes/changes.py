@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, TypeVar
 
+from gpuqueue.client import notifications
 from gpuqueue.client.changes import Change
 from gpuqueue.codec.wire import to_plain
 from gpuqueue.model.access import Action, Me
@@ -87,8 +89,11 @@ def move(call: Call, name: str, body: MoveRequest) -> Moved:
 @operation(router, "PATCH /jobs/{name}")
 def edit(call: Call, name: str, body: JobEdit) -> Job:
     """Change the request of a waiting job. It keeps its place."""
+    if call.account.uid != os.geteuid():
+        body = notifications.anew(body)
     fields = {each: getattr(body, each) for each in body.__slots__}
     given = {each: _word(value) for each, value in to_plain(body).items() if value is not None}
+    given |= {each: _targets_of(getattr(body, each)) for each in ("on_end", "on_fail") if each in given}
     call.must_see_jobs()
     before = call.client.jobs.get(name)
     with call.change(Action.CHANGE_JOB, "edit", name, owner=before.spec.account, detail=given) as change:
@@ -127,6 +132,11 @@ def _flat(spec: JobSpec) -> dict[str, Any]:
 
 def _word(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+
+
+def _targets_of(words: str | Sequence[str]) -> str:
+    """Return targets without the secrets of URLs, for the audit log."""
+    return " ".join(each.shown for each in notifications.parsed(words, ()))
 
 
 @operation(router, "jobs.tag")

@@ -42,7 +42,7 @@ export function Notifications({ me }) {
         ${field("on_fail", "If a job does not succeed", "Targets for any ending but success")}
       </div>
       <datalist id="account-targets">${targets.map((each) => html`<option key=${each} value=${each} />`)}</datalist>
-      <p class="note">Of a job that was submitted already, the notifications cannot change.</p>
+      <p class="note">Those of a job that waits change in its own view, with Edit.</p>
     <//>
   `;
 }

@@ -7,7 +7,7 @@ import { Dialog } from "../parts/dialog.js";
 import { Fault, Field, described } from "../parts/field.js";
 import { duration, size } from "../words.js";
 
-/** @typedef {{mem: string, time_limit: string, at_once: string}} Edit */
+/** @typedef {{mem: string, time_limit: string, at_once: string, on_end: string, on_fail: string}} Edit */
 /** @typedef {import("../job-types.js").JobView} JobView */
 
 /** A size as it is typed for exactly these bytes. @param {number} bytes */
@@ -16,6 +16,9 @@ const typed = (bytes) => (bytes % 2 ** 30 === 0 || bytes % 2 ** 20 !== 0 ? size(
 /** Whether an array has begun: then only the number of its members at once can change. @param {JobView} view */
 export const hasBegun = ({ record: { job } }) => job.spec.array !== null && (job.started_at !== null || Object.keys(job.tally?.ended ?? {}).length > 0);
 
+/** The targets that the job notifies. Of a URL only the scheme is known here. @param {any} spec @param {string} when */
+const toldIn = ({ notifications }, when) => notifications.filter((/** @type {any} */ each) => each.when === when).map((/** @type {any} */ each) => each.to).join(" ");
+
 /** What the job asks for, as it is typed. @param {JobView} view @returns {Edit} */
 function askedIn({ record: { job } }) {
   const { spec } = job;
@@ -23,11 +26,15 @@ function askedIn({ record: { job } }) {
     mem: spec.placement.whole ? "" : typed(spec.mem_bytes),
     time_limit: spec.time_limit_s === null ? "" : duration(spec.time_limit_s).replaceAll(" ", ""),
     at_once: spec.array?.at_once ? String(spec.array.at_once) : "",
+    on_end: toldIn(spec, "end"),
+    on_fail: toldIn(spec, "fail"),
   };
 }
 
 /** The words that remove a value. @type {Record<string, string>} */
-const REMOVED = { time_limit: "none", at_once: "none" };
+const REMOVED = { time_limit: "none", at_once: "none", on_end: "none", on_fail: "none" };
+/** Fields that are lists of words. @type {Set<string>} */
+const LISTS = new Set(["on_end", "on_fail"]);
 
 /**
  * Change a job, and return what was changed in words.
@@ -36,11 +43,11 @@ const REMOVED = { time_limit: "none", at_once: "none" };
  * @param {Edit} after
  */
 export async function saveEdit(path, before, after) {
-  /** @type {Record<string, string>} */
+  /** @type {Record<string, any>} */
   const body = {};
   for (const name of /** @type {(keyof Edit)[]} */ (Object.keys(before))) {
     const now = after[name].trim();
-    if (now !== before[name]) body[name] = now || REMOVED[name] || "";
+    if (now !== before[name]) body[name] = (LISTS.has(name) && now ? now.split(/[\s,]+/) : now) || REMOVED[name] || "";
   }
   if (body.mem === "") delete body.mem;
   if (!Object.keys(body).length) return "It stays as it was.";
@@ -49,6 +56,7 @@ export async function saveEdit(path, before, after) {
     body.mem ? `asks for ${size(spec.mem_bytes)}` : "",
     body.time_limit ? (spec.time_limit_s === null ? "has no time limit" : `has ${duration(spec.time_limit_s)}`) : "",
     body.at_once ? (spec.array.at_once === null ? "may run all members at once" : `runs at most ${spec.array.at_once} members at once`) : "",
+    body.on_end || body.on_fail ? (spec.notifications.length ? `notifies ${spec.notifications.map((/** @type {any} */ each) => each.to).join(", ")}` : "notifies nobody") : "",
   ].filter(Boolean);
   return `It ${now.join(", ")} now.`;
 }
@@ -98,6 +106,10 @@ export function EditJob({ label, view, path, error, onYes, onNo }) {
   const inputs = [
     ...(isArrayAlone || spec.placement.whole ? [] : [field("mem", "Memory on each device", html`Such as 20G, or <code>auto</code>`, "6G")]),
     ...(isArrayAlone ? [] : [field("time_limit", "Time limit", "Such as 90m or 2h. Empty: none", "2h")]),
+    ...(isArrayAlone ? [] : [
+      field("on_end", "Notify at its end", html`Targets with spaces between them. They replace the present ones${edit.on_end.includes("…") ? ": a URL must be written anew" : ""}`),
+      field("on_fail", "Notify unless it succeeds", "Targets with spaces between them"),
+    ]),
     ...(spec.array ? [field("at_once", "Members at once, at most", "Empty: no limit", "4")] : []),
   ];
   const others = faults.filter((each) => each.field === null || !fields.includes(each.field)).map((each) => each.words);
