@@ -72,6 +72,7 @@
  * @property {string[]} keep
  * @property {string | null} container
  * @property {string[]} binds
+ * @property {{to: string, when: string}[]} notifications
  * @property {{after: Dependency[], begin_at: string | null, hold: boolean, dedupe: string | null}} waits
  * @property {{times: number, on: string[], mem_times: number | null}} retries
  * @property {{indexes: string, at_once: number | null, max_failures: number | null, axes: string[]} | null} array

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +15,7 @@ from page_scene import ME
 from service_fixtures import ServedSite, serving
 
 from gpuqueue.model.access_token import Scope, TokenRequest
+from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.run import Ending
 from gpuqueue.text.units import GIB
 
@@ -170,16 +172,19 @@ def test_an_array_is_cancelled_with_its_numbers_in_sight(played: tuple[ServedSit
     page.get_by_role("button", name="Cancel…", exact=True).click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_text(
-        "2 members run now, and their processes are ended. 33 members wait, and do not start."
+        "2 members run now, and their processes are ended. 23 members wait, and do not start."
     ).wait_for()
     dialog.get_by_role("button", name="Keep it").click()
 
 
 @pytest.mark.full
 def test_an_archive_without_a_file_is_not_downloaded(played: tuple[ServedSite, JobScene], open_page: Open) -> None:
-    """The page reads where it begins, and says that it is empty. The archive is made here: the run had no code."""
-    site, scene = played
-    page = open_page(site, f"jobs/{scene.ended}")
+    """The page reads where it begins, and says that it is empty. The archive is made here: no host has the code."""
+    site, _ = played
+    job = site.queue.requests.submit(replace(_small("empty.py"), snapshot=str(CodeSnapshot("ab" * 32)))).id
+    finish(site, started(site, job, b"", card=1), Ending.from_status(0), GIB // 2)
+    site.record()
+    page = open_page(site, f"jobs/{job}")
     page.route("**/files?run=*", lambda route: route.fulfill(body=b"\0" * 1024, content_type="application/x-tar"))
     page.get_by_role("button", name="Download its files").click()
     page.get_by_text("This run has made or changed no file in its copy of the code.").wait_for()

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
-import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pytest
 from browser_pages import PHONE, Open, answered, picture, violations
-from page_scene import fill, offers
+from page_scene import fill, offers, remember
 from service_fixtures import ServedSite, serving
-
-from gpuqueue.queue.lease import Offer
-from gpuqueue.service.web.device_past import NAME, STEP_S
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -97,22 +91,12 @@ def test_an_empty_site_says_what_to_type(open_page: Open) -> None:
         picture(page, "overview-empty")
 
 
-def past_of(offers: Sequence[Offer]) -> str:
-    """Return the file of a service that has seen the devices for five hours: jobs one after the other, and a pause."""
-    last = int(time.time() // STEP_S)
-    steps = [[last - ago, 0.2 + 0.1 * (ago // 12 % 7), 0.9 * (ago % 5 > 0), 1] for ago in range(100, 0, -1)]
-    known = [each for each in steps if not 40 < last - int(each[0]) < 55]
-    return json.dumps({"step_s": STEP_S, "devices": {each.device.uuid: known for each in offers}})
-
-
 @pytest.mark.full
 def test_the_last_hours_of_a_device_are_below_its_memory(open_page: Open) -> None:
     """A service that starts again has them from its file. In words for those who do not see it."""
     with serving(GPUQUEUE_HEARTBEAT="10s") as site:
         fill(site.queue, site.settings.runs_dir)
-        site.kill()
-        (site.settings.state_dir / NAME).write_text(past_of(offers()))
-        site.start()
+        remember(site, offers())
         page = open_page(site, bypass_csp=True)
         page.locator(".sparkline").first.wait_for()
         picture(page, "overview-past")

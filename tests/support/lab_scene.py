@@ -17,7 +17,7 @@ from typing import Any
 
 from factories import make_spec, serve
 from job_scene import reported
-from page_scene import alive, card, start_run
+from page_scene import alive, card, remember, start_run
 from service_fixtures import ServedSite, serving
 
 from gpuqueue.model.array import Array
@@ -48,7 +48,7 @@ def cards() -> list[Offer]:
         replace(card("atlas", 2, 0.77, 61.0, 288.0, **H100), external_bytes=9 * GIB, external_processes=(notebook,)),
         card("atlas", 3, 0.96, 66.0, 335.0, **H100),
         card("hydra", 0, 0.64, 72.0, 214.0, **A6000),
-        card("hydra", 1, 0.0, 31.0, 22.0, **A6000),
+        card("hydra", 1, 0.58, 54.0, 158.0, **A6000),
     ]
 
 
@@ -339,6 +339,7 @@ def lab() -> Iterator[Lab]:
         uuid = play.cards[5].device.uuid
         site.queue.devices.drain([uuid], origin=DrainOrigin.PERSON, why="new power supply on Monday", by="mira")
         site.record()
+        remember(site, play.cards)
         with alive(site.queue, [*runs, *members], play.cards, shares):
             yield Lab(
                 site=site, token=site.token(ADA.name, ADA.uid), ended=ended, sweep=sweep, running=runs[1][1].job_id,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from factories import BOB, make_device, make_offer, make_spec, must_claim, serve
+from service_fixtures import ServedSite
 
 from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.dependencies import Waits
@@ -22,6 +25,7 @@ from gpuqueue.model.run import RunDevice
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Alive, Claim, ExternalProcess, Offer
+from gpuqueue.service.web.device_past import NAME, STEP_S
 from gpuqueue.system import progress_file
 from gpuqueue.system.account import current_account
 from gpuqueue.text.units import GIB
@@ -174,3 +178,14 @@ def alive(
     finally:
         over.set()
         thread.join()
+
+
+def remember(site: ServedSite, cards: Sequence[Offer]) -> None:
+    """Let the service start again with a past of the devices of five hours: jobs one after the other, and a pause."""
+    site.kill()
+    last = int(time.time() // STEP_S)
+    steps = [[last - ago, 0.2 + 0.1 * (ago // 12 % 7), 0.9 * (ago % 5 > 0), 1] for ago in range(100, 0, -1)]
+    known = [each for each in steps if not 40 < last - int(each[0]) < 55]
+    past = {"step_s": STEP_S, "devices": {each.device.uuid: known for each in cards}}
+    (site.settings.state_dir / NAME).write_text(json.dumps(past))
+    site.start()

@@ -78,6 +78,7 @@ export function Request({ view, path, run }) {
         <${Fact} label="Time limit">${spec.time_limit_s === null ? "none" : duration(spec.time_limit_s)}<//>
         ${view.limits ? html`<${Fact} label="Limits">${view.limits}<//>` : null}
         ${retries ? html`<${Fact} label="Retries">${retries}<//>` : null}
+        ${spec.notifications.length ? html`<${Fact} label="Notifies"><bdi>${spec.notifications.map(({ to, when }) => (when === "fail" ? `${to} unless it succeeds` : to)).join(", ")}</bdi><//>` : null}
         ${spec.waits.begin_at ? html`<${Fact} label="Begins"><time datetime=${spec.waits.begin_at} title=${fullTime(spec.waits.begin_at)}>${clock(spec.waits.begin_at)}</time><//>` : null}
         ${view.rights.arguments ? html`
           <${Fact} label="Command"><pre class="command">${view.command}</pre><//>
