@@ -184,8 +184,15 @@ def remember(site: ServedSite, cards: Sequence[Offer]) -> None:
     """Let the service start again with a past of the devices of five hours: jobs one after the other, and a pause."""
     site.kill()
     last = int(time.time() // STEP_S)
-    steps = [[last - ago, 0.2 + 0.1 * (ago // 12 % 7), 0.9 * (ago % 5 > 0), 1] for ago in range(100, 0, -1)]
-    known = [each for each in steps if not 40 < last - int(each[0]) < 55]
-    past = {"step_s": STEP_S, "devices": {each.device.uuid: known for each in cards}}
+    agos = [ago for ago in range(100, 0, -1) if not 40 < ago < 55]
+    past = {
+        "step_s": STEP_S,
+        "devices": {
+            each.device.uuid: [
+                [last - ago, 0.2 + 0.1 * ((ago // 12 + card) % 7), 0.9 * ((ago + card) % 11 > 0), 1] for ago in agos
+            ]
+            for card, each in enumerate(cards)
+        },
+    }
     (site.settings.state_dir / NAME).write_text(json.dumps(past))
     site.start()
