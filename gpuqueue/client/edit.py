@@ -114,7 +114,7 @@ def change_of(wanted: JobEdit, uuids_of: UuidsOf) -> Callable[[JobSpec], JobSpec
 
     """
     fields, waits, place = _fields(wanted), _waits(wanted), replaced(wanted, uuids_of)
-    told = partial(notifications.replaced, on_end=wanted.on_end, on_fail=wanted.on_fail)
+    notified = partial(notifications.replaced, on_end=wanted.on_end, on_fail=wanted.on_fail)
 
     def changed(spec: JobSpec) -> JobSpec:
         if spec.is_whole:
@@ -126,7 +126,7 @@ def change_of(wanted: JobEdit, uuids_of: UuidsOf) -> Callable[[JobSpec], JobSpec
             waits=replace(spec.waits, **waits),
             retries=validation.other_retries(spec.retries, wanted.retries, wanted.retry_on, wanted.mem_retries),
             array=validation.other_at_once(spec.array, wanted.at_once),
-            notifications=told(spec.notifications),
+            notifications=notified(spec.notifications),
         )
 
     return changed

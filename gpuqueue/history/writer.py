@@ -174,10 +174,10 @@ def _write_notifications(connection: sa.Connection, batch: Batch) -> None:
             notifications.c.outcome.is_(None),
         )
         connection.execute(sa.delete(notifications).where(notifications.c.job_id.in_(some), *untried))
-    told = _known(connection, batch.notifications) if batch.renotified else batch.notifications
+    job_ids = _known(connection, batch.notifications) if batch.renotified else batch.notifications
     rows = [
         {"job_id": job_id, "number": number, "tries": 0}
-        for job_id in told
+        for job_id in job_ids
         for number in range(batch.notifications[job_id])
     ]
     bulk.insert(connection, notifications, rows)

@@ -229,7 +229,7 @@ def test_an_idle_run_is_reported_once_before_its_end(database: HistoryDatabase, 
     assert [0, 1, FIRST_BEFORE_END, FIRST_BEFORE_END + 1] == [each.number for each in record.reported]
 
 
-def test_an_edit_changes_who_is_told(database: HistoryDatabase, outbox: Outbox) -> None:
+def test_an_edit_changes_who_gets_the_messages(database: HistoryDatabase, outbox: Outbox) -> None:
     """Before the end a job has as many messages as targets; those of an edit replace the others."""
     outbox.submit(1, make_spec(notifications=(TEAM, CHAT)))
     outbox.submit(2, make_spec(notifications=(TEAM,)))

@@ -17,7 +17,7 @@ const typed = (bytes) => (bytes % 2 ** 30 === 0 || bytes % 2 ** 20 !== 0 ? size(
 export const hasBegun = ({ record: { job } }) => job.spec.array !== null && (job.started_at !== null || Object.keys(job.tally?.ended ?? {}).length > 0);
 
 /** The targets that the job notifies. Of a URL only the scheme is known here. @param {any} spec @param {string} when */
-const toldIn = ({ notifications }, when) => notifications.filter((/** @type {any} */ each) => each.when === when).map((/** @type {any} */ each) => each.to).join(" ");
+const notifiedIn = ({ notifications }, when) => notifications.filter((/** @type {any} */ each) => each.when === when).map((/** @type {any} */ each) => each.to).join(" ");
 
 /** What the job asks for, as it is typed. @param {JobView} view @returns {Edit} */
 function askedIn({ record: { job } }) {
@@ -26,8 +26,8 @@ function askedIn({ record: { job } }) {
     mem: spec.placement.whole ? "" : typed(spec.mem_bytes),
     time_limit: spec.time_limit_s === null ? "" : duration(spec.time_limit_s).replaceAll(" ", ""),
     at_once: spec.array?.at_once ? String(spec.array.at_once) : "",
-    on_end: toldIn(spec, "end"),
-    on_fail: toldIn(spec, "fail"),
+    on_end: notifiedIn(spec, "end"),
+    on_fail: notifiedIn(spec, "fail"),
   };
 }
 

@@ -1,4 +1,4 @@
-"""Who is told of a job's end after an edit."""
+"""Who is notified of a job's end after an edit."""
 
 from __future__ import annotations
 
