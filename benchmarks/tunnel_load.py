@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from statistics import median
@@ -70,6 +71,36 @@ def main(words: Sequence[str]) -> None:
 @contextmanager
 def site(directory: Path) -> Iterator[tuple[dict[str, str], str, psutil.Process]]:
     """Start a site and a host that has joined it; yield the URL of the store by way, of the API, and the service."""
+    with ExitStack() as stack:
+        served = stack.enter_context(service(directory))
+        (directory / "token").write_text(done(served.api, "token", "create", "--host", "far", "--expires", "never"))
+        (directory / "token").chmod(0o600)
+        far = {**served.basis, "GPUQUEUE_STATE_DIR": str(directory / "far"), "GPUQUEUE_HOST": "far"}
+        far |= {"GPUQUEUE_POOL": TUNNEL, "GPUQUEUE_SERVICE_URL": served.url}
+        far["GPUQUEUE_SERVICE_TOKEN_FILE"] = str(directory / "token")
+        far["GPUQUEUE_SERVICE_CA"] = str(served.certificate)
+        started(stack, far)
+        with closing(JobQueue(served.store)) as queue:
+            queue.devices.announce(OFFER, worker="w", pid=os.getpid(), boot_id="boot")
+        yield {DIRECT: served.store, TUNNEL: Settings.load(far).redis_url}, served.api, served.process
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """A site with a service: the URLs of its store, its API and its TLS, and its process."""
+
+    store: str
+    api: str
+    url: str
+    certificate: Path
+    process: psutil.Process
+    #: The environment that all hosts of the site have in common.
+    basis: dict[str, str]
+
+
+@contextmanager
+def service(directory: Path) -> Iterator[Served]:
+    """Start a site with one simulated device and a service with TLS on the loopback."""
     key, certificate = directory / "key.pem", directory / "cert.pem"
     names = ("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost")
     pem = ("-newkey", "rsa:2048", "-nodes", "-keyout", str(key), "-out", str(certificate))
@@ -81,28 +112,23 @@ def site(directory: Path) -> Iterator[tuple[dict[str, str], str, psutil.Process]
     basis = {**os.environ, "GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_HOST_LOST_AFTER": "62m"}
     here = {**basis, "GPUQUEUE_STATE_DIR": str(directory / "site"), "GPUQUEUE_HOST": "site", "GPUQUEUE_POOL": DIRECT}
     here["GPUQUEUE_REQUEST_RATE"] = "none"
-    api = f"unix://{directory}/api.sock"
     with ExitStack() as stack:
         started(stack, here)
         words = ["--socket", f"{directory}/api.sock", "--listen", f"127.0.0.1:{port}"]
         tls = ["--tls-cert", str(certificate), "--tls-key", str(key)]
-        service = subprocess.Popen([GPUQUEUE, "serve", *words, *tls], env=here, stderr=subprocess.PIPE, text=True)
-        stack.callback(service.wait)
-        stack.callback(service.send_signal, signal.SIGTERM)
-        if service.stderr is not None:
-            service.stderr.readline()  # it listens
-        token = done(api, "token", "create", "--host", "far", "--expires", "never")
-        (directory / "token").write_text(token)
-        (directory / "token").chmod(0o600)
-        far = {**basis, "GPUQUEUE_STATE_DIR": str(directory / "far"), "GPUQUEUE_HOST": "far", "GPUQUEUE_POOL": TUNNEL}
-        far["GPUQUEUE_SERVICE_URL"] = f"https://localhost:{port}"
-        far["GPUQUEUE_SERVICE_TOKEN_FILE"] = str(directory / "token")
-        far["GPUQUEUE_SERVICE_CA"] = str(certificate)
-        started(stack, far)
-        urls = {DIRECT: Settings.load(here).redis_url, TUNNEL: Settings.load(far).redis_url}
-        with closing(JobQueue(urls[DIRECT])) as queue:
-            queue.devices.announce(OFFER, worker="w", pid=os.getpid(), boot_id="boot")
-        yield urls, api, psutil.Process(service.pid)
+        process = subprocess.Popen([GPUQUEUE, "serve", *words, *tls], env=here, stderr=subprocess.PIPE, text=True)
+        stack.callback(process.wait)
+        stack.callback(process.send_signal, signal.SIGTERM)
+        if process.stderr is not None:
+            process.stderr.readline()  # it listens
+        yield Served(
+            store=Settings.load(here).redis_url,
+            api=f"unix://{directory}/api.sock",
+            url=f"https://localhost:{port}",
+            certificate=certificate,
+            process=psutil.Process(process.pid),
+            basis=basis,
+        )
 
 
 def started(stack: ExitStack, environ: dict[str, str]) -> None:

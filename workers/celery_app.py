@@ -32,6 +32,10 @@ log = logging.getLogger(__name__)
 TASK = "gpuqueue.run"
 #: How long to wait for the consumer before the run goes over the broker queue, in seconds.
 READY_TIMEOUT_S = 10.0
+#: How long each question for messages of the broker waits, and the time between two events that say that this worker is
+#: there, in seconds. With Celery's 1 and 2 an idle worker asks the store three times as often, and gains nothing: runs
+#: are handed over within the process, and remote control has a subscription of its own.
+BROKER_POLL_S, BEAT_S = 10, 10
 
 
 def broker_url(redis_url: str) -> str:
@@ -56,6 +60,7 @@ def make_app(settings: Settings, device: str | None = None) -> Celery:
             "socket_keepalive": urlsplit(settings.redis_url).scheme != "unix",
             # Celery's keys and channels are below the queue's, so that one access rule covers both.
             "global_keyprefix": f"{PREFIX}celery:",
+            "polling_interval": BROKER_POLL_S,
         },
         control_queue_expires=60.0,
         task_acks_late=False,
@@ -96,6 +101,7 @@ def serve(worker: Worker) -> int:
             *("--loglevel", "INFO"),
             "--without-gossip",
             "--without-mingle",
+            *("--heartbeat-interval", str(BEAT_S)),
             "--task-events",
         ]
     )

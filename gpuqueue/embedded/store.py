@@ -29,6 +29,7 @@ from gpuqueue.text.units import MIB, format_bytes
 
 if TYPE_CHECKING:
     import ctypes
+    import resource
     import subprocess
     import tempfile
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 else:  # only scratch_store and a shared store need them
     ctypes = later("ctypes")
     host_users = later("gpuqueue.queue.host_users")
+    resource = later("resource")
     subprocess = later("subprocess")
     tempfile = later("tempfile")
 
@@ -62,6 +64,8 @@ MAX_LAST_LINES, LAST_BYTES = 3, 65536
 _LOG_PREFIX = re.compile(r"^\d+:\S+ (?:\d+ \w+ \d+ [\d:.]+ [.*#-] )?")
 #: What the log of a server says that ended by itself, or after a signal that it could handle.
 _LAST_WORDS = re.compile(r"exiting|ready to exit|crash|bug report|assert|abort|fatal", re.IGNORECASE)
+#: Most connections of a store, and the descriptors that it keeps for other files (as it does by itself).
+MAX_CLIENTS, OTHER_FILES = 50_000, 32
 PR_SET_PDEATHSIG = 1
 
 
@@ -341,6 +345,7 @@ class EmbeddedStore:
             # The order of users and shapes changes with every claim. In a ziplist each change reads half of the list.
             # This is the option's old name, which newer servers accept too.
             *("--zset-max-ziplist-entries", "32"),
+            *("--maxclients", str(_max_clients())),
             *("--daemonize", "no"),
         ]
 
@@ -400,6 +405,12 @@ class EmbeddedStore:
         if not is_gone:
             raise GpuQueueError(f"the store (pid {identity.pid}) does not stop: see {self.log}")
         return True
+
+
+def _max_clients() -> int:
+    """Return how many connections the store may have: as many as its files permit. A worker has nine."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_CLIENTS if most == resource.RLIM_INFINITY else max(1, min(MAX_CLIENTS, most - OTHER_FILES))
 
 
 @contextlib.contextmanager

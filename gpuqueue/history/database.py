@@ -135,6 +135,7 @@ class HistoryDatabase:
 
     add_token = _with_connection(access_tokens.add, writes=True)
     find_token = _with_connection(access_tokens.find)
+    valid_tokens = _with_connection(access_tokens.valid)
     tokens = _with_connection(access_tokens.listed)
     revoke_token = _with_connection(access_tokens.revoke, writes=True)
     note_token_uses = _with_connection(access_tokens.note_uses, writes=True)

@@ -163,17 +163,21 @@ class StoreTunnels:
         """End the connections of tokens that are not valid any more, while there are any connections."""
         while self._open:
             await asyncio.sleep(CHECK_S)
-            for host, token_id in list(self._open):
-                try:
-                    if await site.accepts_token(token_id):
-                        continue
-                    for ended in self._open.get((host, token_id), ()):
-                        ended.set()
-                    log.warning("host %s: its token %s is not valid any more", host, token_id)
-                    if not any(name == host and other != token_id for name, other in self._open):
+            now_open = [*self._open]
+            try:
+                valid = await site.valid_tokens({token_id for _, token_id in now_open})
+            except GpuQueueError as error:  # nobody can say now whether they are valid: they go on
+                log.debug("the tokens of hosts cannot be checked: %s", error)
+                continue
+            for host, token_id in now_open:
+                if token_id in valid:
+                    continue
+                for ended in self._open.get((host, token_id), ()):
+                    ended.set()
+                log.warning("host %s: its token %s is not valid any more", host, token_id)
+                if not any(name == host and other != token_id for name, other in self._open):
+                    with contextlib.suppress(GpuQueueError):  # tried again while its connections are there
                         await asyncio.to_thread(self._users.remove, host)
-                except GpuQueueError as error:  # nobody can say now whether the token is valid: it goes on
-                    log.debug("the token of %s cannot be checked: %s", host, error)
 
 
 async def _carry(

@@ -31,7 +31,13 @@ class Reaper:
         self._reserved: dict[int, tuple[str, ...]] = {}
 
     def loop(self, stopping: threading.Event) -> None:
-        """Tick until *stopping* is set."""
+        """Tick until *stopping* is set. A host that has joined through a service leaves this to the site.
+
+        It does not have the rules of the site: its own would replace them. And each tick reads all devices of the site,
+        so a thousand pilots would keep the store busy with nothing else.
+        """
+        if is_far(self._settings.service_url):
+            stopping.wait()
         while not stopping.is_set():
             self.tick()
             stopping.wait(self._settings.heartbeat_s)
@@ -51,12 +57,7 @@ class Reaper:
                 log.exception("a step of the reaper failed; it is repeated in %g s", self._settings.heartbeat_s)
 
     def send_policy(self) -> None:
-        """Send the site's policy and limits to the store, once per epoch of the store.
-
-        A host that has joined through a service does not have them: its own would replace those of the site.
-        """
-        if is_far(self._settings.service_url):
-            return
+        """Send the site's policy and limits to the store, once per epoch of the store."""
         epoch = self._queue.epoch()
         if epoch is None or epoch == self._reported_epoch:
             return

@@ -233,21 +233,6 @@ def test_urgent_is_for_those_who_may(queue: JobQueue, store: redis.Redis) -> Non
     queue.requests.submit(make_spec(priority=Priority.URGENT))
 
 
-def test_a_host_that_has_joined_sends_no_policy(queue: JobQueue, store: redis.Redis) -> None:
-    """A joined host does not have the rules of its site. Its defaults replaced them each time it started."""
-    queue.rules.set_policy(half_life_s=WEEK_S, urgent=["ann"], shares={"ada": 4.0}, borrows=True)
-    joined = {
-        "GPUQUEUE_CONFIG": "/dev/null",
-        "GPUQUEUE_STATE_DIR": "/s",
-        "GPUQUEUE_SERVICE_URL": "https://gpu.example.org:8443",
-    }
-
-    Reaper(Settings.load(joined), queue, SystemClock()).send_policy()
-
-    assert {"ada": "4000"} == store.hgetall(keys.PREFIX + "shares")
-    assert ["ann", "1"] == store.hmget(keys.META, "urgent", "borrows")
-
-
 def test_a_worker_sends_the_policy_of_its_site(queue: JobQueue, store: redis.Redis) -> None:
     """A worker writes its site's policy when it starts, and again after the store lost its data."""
     settings = Settings.load(

@@ -17,9 +17,9 @@ from workers.services.reaper import Reaper
 class Steps:
     """A reaper with one failing step that records every step."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, failing: str, error: Exception) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, failing: str, error: Exception, **environ: str) -> None:
         self.taken: list[str] = []
-        settings = Settings.load({"GPUQUEUE_HEARTBEAT": "1s"})
+        settings = Settings.load({"GPUQUEUE_HEARTBEAT": "1s", **environ})
         self.reaper = Reaper(settings, JobQueue("unix:///nowhere"), SystemClock())
         for name in ("send_policy", "reap", "serve_long_waits"):
             raised = error if name == failing else None
@@ -45,6 +45,17 @@ def test_an_answer_that_makes_no_sense_silences_no_reaper(monkeypatch: pytest.Mo
     steps.reaper.loop(stopping)
 
     assert ["send_policy", "reap", "serve_long_waits"] * 2 == steps.taken
+
+
+def test_a_joined_host_leaves_the_rules_and_the_leases_to_its_site(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not have the rules. Regressions: its defaults replaced them, and each pilot read all devices."""
+    steps = Steps(monkeypatch, "none", ValueError(), GPUQUEUE_SERVICE_URL="https://gpu.example.org:8443")
+    stopping = threading.Event()
+    monkeypatch.setattr(stopping, "wait", lambda *_s: stopping.set())
+
+    steps.reaper.loop(stopping)
+
+    assert [] == steps.taken
 
 
 def test_a_store_that_is_away_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
