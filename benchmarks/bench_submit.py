@@ -4,7 +4,8 @@ python -m benchmarks.bench_submit [--jobs 2000]
 
 The store writes to the disk before each reply, as ``gpuqueue up`` starts it. ``submit.client`` is the call of a Python
 program, ``Client.submit``, outside any git repository. ``submit.client.repository`` is the same within one, where it
-asks git what is checked out and whether it was changed. ``submit.queue`` is the part that talks to the store, and
+asks git what is checked out and whether it was changed. ``submit.many`` is a list of 100, and its floor the same
+number of such calls in a row. ``submit.queue`` is the part that talks to the store, and
 ``submit.pipelined`` many of these at once. Their floors write the same bytes to the same store with SET, in the same
 way. An array is measured as the whole process that a user starts, compared with that of a single job and ``import
 click``, and as the call within a process, whose floor is the call for one job. ``cycles`` are claim, started and finish
@@ -35,6 +36,7 @@ from gpuqueue.codec.request import encode_spec
 from gpuqueue.model.array import Array
 from gpuqueue.model.device import Device, DeviceKind
 from gpuqueue.model.job import JobState
+from gpuqueue.model.job_request import JobRequest
 from gpuqueue.model.job_spec import Account, JobSpec
 from gpuqueue.model.run import Ending
 from gpuqueue.queue.lease import Claim, Offer
@@ -47,7 +49,7 @@ MEMBERS = 10_000
 #: Rounds of single submits, of pipelined ones, and of whole processes.
 SINGLE_ROUNDS, PIPED_ROUNDS = 5, 3
 PROCESS_ROUNDS, QUICK_PROCESS_ROUNDS = 15, 3
-PIPE = 500
+PIPE, MANY = 500, 100
 #: ``Client.submit`` in a repository, where it records the commit.
 IN_REPOSITORY = "client.repository"
 SPEC = JobSpec(
@@ -152,10 +154,24 @@ def _singles(store: Store, jobs: int) -> Measured:
         if without is None:
             acts[IN_REPOSITORY] = partial(submit, cwd=repository)
         found = alternate_timed(SINGLE_ROUNDS, {name: partial(_times, jobs, act) for name, act in acts.items()})
+        yield _many(client, str(store.settings.state_dir), jobs)
     rate = {name: SINGLE_ROUNDS * jobs / sum(took_s) for name, took_s in found.items()}
     floor = Floor(name="SET of the spec, durable", value=rate.pop("floor"))
     for name, value in rate.items():
         yield Figure(name=f"submit.{name}", value=value, unit="submits/s", floor=floor, rounds=SINGLE_ROUNDS, of=jobs)
+
+
+def _many(client: Client, cwd: str, jobs: int) -> Figure:
+    """Return the rate of lists of jobs, beside calls for one job each."""
+    request = JobRequest(SPEC.argv, mem=SPEC.mem_bytes, env=SPEC.env, cwd=cwd)
+    acts: dict[str, Callable[[], object]] = {
+        "ours": partial(client.jobs.submit_many, [request] * MANY),
+        "floor": partial(_times, MANY, partial(client.jobs.submit_request, request)),
+    }
+    rounds = max(3, jobs // MANY)
+    found = medians(alternate_timed(rounds, acts))
+    floor = Floor(name="Client.submit in a row", value=MANY / found["floor"])
+    return Figure(name="submit.many", value=MANY / found["ours"], unit="submits/s", floor=floor, rounds=rounds, of=MANY)
 
 
 def _times(count: int, act: Callable[[], object]) -> None:

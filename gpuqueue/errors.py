@@ -16,6 +16,7 @@
     │   ├── ServiceUnreachable the HTTP service does not answer                 exit 4
     │   └── HostUnreachable    the worker host of a job does not answer         exit 4
     ├── Refused                valid, but not allowed now, or beyond a limit     exit 5
+    │   ├── SubmittedInPart    some jobs of a list were refused                 exit 5
     │   ├── NotAuthenticated   the service does not know who calls              exit 5
     │   └── TooManyRequests    the account or the address calls too often       exit 5
     ├── Unreadable             stored data is damaged or of a newer version      exit 1
@@ -31,8 +32,9 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
+    from typing import Any
 
 
 class GpuQueueError(Exception):
@@ -123,6 +125,20 @@ class Refused(GpuQueueError):
     """The request is valid, but the job's state, a limit or a permission does not allow it."""
 
     exit_code = 5
+
+
+class SubmittedInPart(Refused):
+    """Some jobs of a list were refused, and the others are queued.
+
+    ``jobs`` has the queued job of each request, None for a refused one, and ``refusals`` the errors of those, by their
+    place in the list.
+    """
+
+    def __init__(
+        self, message: str, jobs: Sequence[Any] = (), refusals: Mapping[int, GpuQueueError] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.jobs, self.refusals = jobs, refusals or {}
 
 
 class HostTaken(Refused):

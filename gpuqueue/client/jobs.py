@@ -253,6 +253,21 @@ class Jobs:
         """
         return self.submit_request(request)
 
+    def submit_many(self, requests: Sequence[JobRequest]) -> Sequence[Job]:
+        """Submit the jobs of a list, at most 1000, in their order and in one round trip; return them.
+
+        The list has one idempotency key: a lost answer makes no job twice. Nothing is submitted if a request is
+        malformed. Then each job is queued or refused for itself, as if it were submitted alone.
+
+        Raises:
+            BadRequest: a request is malformed, or a script does not exist.
+            SubmittedInPart: some jobs were refused, and the others are queued. It names them.
+            Unreachable: nothing answers. The jobs may be queued all the same if it says so.
+
+        """
+        specs = submit.prepared(lambda each: (submit.spec_of(self._connection, each), None), requests)
+        return submit.all_queued(submit.queued_many(self._connection, [spec for spec, _ in specs]))
+
     def submit_request(
         self,
         request: JobRequest,

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuqueue.client.connection import Connection
 from gpuqueue.client.placement import UuidsOf, counts_use, placed
-from gpuqueue.errors import BadRequest, StoreUnreachable, Unreachable
+from gpuqueue.errors import BadRequest, GpuQueueError, StoreUnreachable, SubmittedInPart, Unreachable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import later
 from gpuqueue.model import validation
 from gpuqueue.model.dependencies import Waits
 from gpuqueue.model.job import Job
 from gpuqueue.model.job_request import JobRequest, spec_fields
-from gpuqueue.model.job_spec import ASKED, AUTO, Account, JobSpec
+from gpuqueue.model.job_spec import ASKED, AUTO, Account, Checkout, JobSpec
 from gpuqueue.model.notification import Notification
 from gpuqueue.model.retries import MEM_TIMES, Retries
 from gpuqueue.settings.settings import Settings
@@ -29,6 +29,7 @@ from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import MIB
 
 if TYPE_CHECKING:
+    import hashlib
     from pathlib import Path
 
     from gpuqueue.client import (
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from gpuqueue.queue.requests import Ends
     from gpuqueue.system import output_link, slurm_script
 else:  # needed by few submits
+    hashlib = later("hashlib")
     devices = later("gpuqueue.client.devices")
     estimates = later("gpuqueue.client.estimates")
     file_patterns = later("gpuqueue.model.file_patterns")
@@ -67,7 +69,11 @@ else:  # needed by few submits
     wire = later("gpuqueue.codec.wire")
 
 
+T = TypeVar("T")
 _U = TypeVar("_U", bound=Unreachable)
+
+#: Most jobs of one list.
+MAX_MANY = 1000
 
 #: What to do after a submit whose answer was lost for good.
 UNCONFIRMED = "The job may be queued all the same: look at gpuqueue queue before you submit it again"
@@ -351,15 +357,7 @@ def queued(
         send = partial(
             connection.queue.requests.submit, spec, nonce=nonce, ends=ends, sign=sign, on_cpu=on_cpu, taken=taken
         )
-        try:
-            return send()
-        except StoreUnreachable as first:
-            try:
-                return send()
-            except StoreUnreachable as second:
-                if first.is_unanswered or second.is_unanswered:
-                    raise unconfirmed(second) from second
-                raise
+        return _twice(send)
 
     try:
         try:
@@ -371,6 +369,109 @@ def queued(
         if found is not None:
             found(job)
         return job
+
+
+def prepared(
+    make: Callable[[JobRequest], tuple[JobSpec, T]], requests: Sequence[JobRequest]
+) -> list[tuple[JobSpec, T]]:
+    """Return what *make* returns for each of *requests*. What git says of a directory is read once.
+
+    Raises:
+        BadRequest: there are too many.
+
+    """
+    if len(requests) > MAX_MANY:
+        raise BadRequest(f"a list has at most {MAX_MANY} jobs: submit these {len(requests)} in several lists")
+    checkouts: dict[object, Checkout | None] = {}
+    made = []
+    for request in requests:
+        place = str(request.cwd), request.git, request.snapshot in {None, False}
+        if place in checkouts:
+            spec, more = make(replace(request, git=False))
+            made.append((replace(spec, git=checkouts[place]), more))
+        else:
+            spec, more = make(request)
+            if spec.snapshot is None:  # a snapshot has a commit of its own
+                checkouts[place] = spec.git
+            made.append((spec, more))
+    return made
+
+
+def queued_many(
+    connection: Connection,
+    specs: Sequence[JobSpec],
+    *,
+    nonce: str | None = None,
+    note: Callable[[str], None] | None = None,
+) -> list[Job | GpuQueueError]:
+    """Submit *specs* in one round trip to the store, and return the job of each, or why it was refused.
+
+    The same *nonce* with the same list yields the same jobs for ten minutes.
+    """
+    from gpuqueue.queue.requests import new_nonce  # noqa: PLC0415 - lazy import for startup time
+
+    nonce = nonce or new_nonce()
+    nonces = [hashlib.sha256(f"{nonce} {number}".encode()).hexdigest() for number in range(len(specs))]
+    sign = None if connection.signer is None else connection.signer.signed
+    on_cpu = None if note is None else partial(note, ON_CPU)
+    plain_ones = [place for place, spec in enumerate(specs) if not _is_checked_first(spec)]
+
+    def send() -> list[Job | None]:
+        words = [specs[place] for place in plain_ones], [nonces[place] for place in plain_ones]
+        return connection.queue.requests.submit_many(*words, sign=sign, on_cpu=on_cpu)
+
+    jobs = dict(zip(plain_ones, _twice(send), strict=True))
+
+    def outcome(place: int) -> Job | GpuQueueError:
+        try:  # what was not queued is queued by itself, which says why not
+            return jobs.get(place) or queued(connection, specs[place], None, nonce=nonces[place], note=note)
+        except GpuQueueError as error:
+            return error
+
+    return [outcome(place) for place in range(len(specs))]
+
+
+def all_queued(outcomes: Sequence[Job | GpuQueueError]) -> list[Job]:
+    """Return the jobs of *outcomes*.
+
+    Raises:
+        SubmittedInPart: some were refused.
+
+    """
+    jobs = [each for each in outcomes if isinstance(each, Job)]
+    refusals = {place: each for place, each in enumerate(outcomes) if isinstance(each, GpuQueueError)}
+    if refusals:
+        place, first = next(iter(refusals.items()))
+        raise SubmittedInPart(
+            f"{len(refusals)} of {len(outcomes)} jobs were refused, the others are queued. The first is number "
+            f"{place + 1} of the list: {first}",
+            [each if isinstance(each, Job) else None for each in outcomes],
+            refusals,
+        )
+    return jobs
+
+
+def _is_checked_first(spec: JobSpec) -> bool:
+    """Return whether a submit of *spec* asks the site something first."""
+    return spec.retry_of is not None or spec.is_whole or (spec.cpus, spec.cpu_mem_bytes) != (None, None)
+
+
+def _twice(send: Callable[[], T]) -> T:
+    """Call *send*, and again if the store did not answer.
+
+    Raises:
+        StoreUnreachable: it does not answer now either. It says whether something may have been queued all the same.
+
+    """
+    try:
+        return send()
+    except StoreUnreachable as first:
+        try:
+            return send()
+        except StoreUnreachable as second:
+            if first.is_unanswered or second.is_unanswered:
+                raise unconfirmed(second) from second
+            raise
 
 
 def unconfirmed(error: _U) -> _U:

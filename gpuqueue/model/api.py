@@ -34,6 +34,14 @@ class NewJob(JobTerms):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class NewJobs:
+    """Jobs to submit in their order, and the variables that all of them have."""
+
+    jobs: tuple[NewJob, ...]
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RetryRequest:
     """How an ended job runs again. None leaves the arguments of its script as they were.
 
@@ -179,6 +187,21 @@ class Problem:
     error: str
     exit_code: int
     faults: tuple[Fault, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What became of one job of a list: the job, or why it was refused."""
+
+    job: Job | None = None
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ManyJobs:
+    """What became of the jobs of a list, in its order."""
+
+    outcomes: tuple[Outcome, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

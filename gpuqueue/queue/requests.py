@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpuqueue.clock import from_epoch_ms, to_epoch_ms
 from gpuqueue.codec.request import decode_spec, encode_spec
@@ -95,20 +95,30 @@ class Requests:
         if verdict == "found":
             raise Found(int(rest[0]))
         _refuse(spec, verdict, rest, lambda: devices.known_devices(self._store))
-        job_id, submitted_ms, why = rest
-        if why == "cpu" and on_cpu is not None:
-            on_cpu()
-        reason = WaitReason.MEMORY if why in {"", "cpu"} else WaitReason(why)
-        return Job(
-            id=int(job_id),
-            spec=spec,
-            state=JobState.HELD if spec.waits.hold else JobState.QUEUED,
-            submitted_at=from_epoch_ms(int(submitted_ms)),
-            reason=reason,
-            begins_at=None if reason in _IN_QUEUE else spec.waits.begin_at,
-            tags=spec.tags,
-            tally=Tally(left=spec.array.indexes, held=Indexes(), ended={}) if spec.array else None,
-        )
+        return _queued_job(spec, rest, on_cpu)
+
+    @answering
+    def submit_many(
+        self,
+        specs: Sequence[JobSpec],
+        nonces: Sequence[str],
+        *,
+        sign: Callable[[JobSpec, int], JobSpec] | None = None,
+        on_cpu: Callable[[], None] | None = None,
+    ) -> list[Job | None]:
+        """Queue *specs* in their order, in one round trip, with *sign* in two; return the job of each.
+
+        None stands for one that was not queued: :meth:`submit` with its nonce says why, or queues it after all.
+        """
+        ids: list[Any] = [""] * len(specs)
+        if sign is not None:
+            ids = self._store.scripts.run_each("take_ids", [(_members(spec.array),) for spec in specs])
+            if any(isinstance(job_id, Exception) for job_id in ids):
+                return [None for _ in specs]
+            specs = [sign(spec, int(job_id)) for spec, job_id in zip(specs, ids, strict=True)]
+        words = [_submit_words(*one) for one in zip(specs, nonces, ids, strict=True)]
+        replied = zip(specs, self._store.scripts.run_each("submit", words), strict=True)
+        return [_queued_job(spec, reply[1:], on_cpu) if _is_queued(reply) else None for spec, reply in replied]
 
     def _asked(
         self,
@@ -118,15 +128,13 @@ class Requests:
         sign: Callable[[JobSpec, int], JobSpec] | None,
         taken: int | None,
     ) -> list[str]:
-        words = (spec.account.name, int(spec.priority), spec.mem_bytes, str(spec.shape), int(spec.requeue))
-        waits = waits_words(spec, ends)
         reply: list[str] = []
         for _ in range(TRIES):
             job_id: int | str = "" if taken is None else taken
             if taken is None and sign is not None:
                 job_id = self._store.scripts.run("take_ids", _members(spec.array))
             signed = spec if sign is None else sign(spec, int(job_id))
-            reply = self._store.scripts.run("submit", *words, encode_spec(signed), nonce, waits, job_id)
+            reply = self._store.scripts.run("submit", *_submit_words(signed, nonce, job_id, ends))
             if reply != ["expired"] or taken is not None:
                 break
         return reply
@@ -225,6 +233,36 @@ class Requests:
                 raise _beyond_extension(job_id, int(rest[0]) / 1000, before.extended_s)
             if verdict != "changed":  # otherwise another change came first: repeat with its result
                 return None if verdict == "gone" else JobState(rest[0] if rest else verdict)
+
+
+def _submit_words(
+    spec: JobSpec, nonce: str, job_id: int | str, ends: Ends | None = None
+) -> tuple[str | int | float, ...]:
+    """Return the arguments of ``submit.lua``."""
+    words = (spec.account.name, int(spec.priority), spec.mem_bytes, str(spec.shape), int(spec.requeue))
+    return (*words, encode_spec(spec), nonce, waits_words(spec, ends), job_id)
+
+
+def _is_queued(reply: Any) -> bool:
+    return isinstance(reply, list) and reply[0] == "queued"
+
+
+def _queued_job(spec: JobSpec, reply: Sequence[str], on_cpu: Callable[[], None] | None) -> Job:
+    """Return the job of *spec* that the store has queued, from the rest of its reply."""
+    job_id, submitted_ms, why = reply
+    if why == "cpu" and on_cpu is not None:
+        on_cpu()
+    reason = WaitReason.MEMORY if why in {"", "cpu"} else WaitReason(why)
+    return Job(
+        id=int(job_id),
+        spec=spec,
+        state=JobState.HELD if spec.waits.hold else JobState.QUEUED,
+        submitted_at=from_epoch_ms(int(submitted_ms)),
+        reason=reason,
+        begins_at=None if reason in _IN_QUEUE else spec.waits.begin_at,
+        tags=spec.tags,
+        tally=Tally(left=spec.array.indexes, held=Indexes(), ended={}) if spec.array else None,
+    )
 
 
 def _beyond_extension(job_id: int, most_s: float, so_far_s: float) -> Refused:

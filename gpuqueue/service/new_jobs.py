@@ -13,11 +13,18 @@ from gpuqueue.client import notifications, placeholders
 from gpuqueue.client.memory import OpenMemory, with_expected_duration, with_expected_utilisation, with_memory
 from gpuqueue.client.placement import counts_use
 from gpuqueue.client.retry import spec_again
-from gpuqueue.client.submit import environments_of, queued, with_max_failures, with_mem_retries
-from gpuqueue.errors import BadRequest
+from gpuqueue.client.submit import (
+    MAX_MANY,
+    environments_of,
+    queued,
+    queued_many,
+    with_max_failures,
+    with_mem_retries,
+)
+from gpuqueue.errors import BadRequest, GpuQueueError
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.access import Action
-from gpuqueue.model.api import NewJob, RetryRequest
+from gpuqueue.model.api import NewJob, NewJobs, RetryRequest
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.job import Job
 from gpuqueue.model.job_spec import ASKED, JobSpec, JobTerms
@@ -64,6 +71,27 @@ def submitted(call: Call, wanted: NewJob, key: KeyedRequest | None, note: Callab
     with call.change(Action.RETRY, "retry", first, owner=call.owner_of(first)) as change:
         call.must(Action.SUBMIT)
         return _queued(call, spec_of(call, wanted, note), key, change, first, note=note)
+
+
+def submitted_many(
+    call: Call, wanted: NewJobs, key: KeyedRequest | None, note: Callable[[str], None]
+) -> list[Job | GpuQueueError]:
+    """Submit the jobs of a list, and return each, or why it was refused. The same *key* yields the same jobs.
+
+    Raises:
+        BadRequest: a value is malformed, a job is a retry, or there are too many. Nothing is submitted.
+        Refused: no launcher starts jobs of the caller's account.
+
+    """
+    if len(wanted.jobs) > MAX_MANY or any(each.retry_of is not None for each in wanted.jobs):
+        raise BadRequest(f"a list has at most {MAX_MANY} jobs, and no retries")
+    with call.change(Action.SUBMIT, "submit") as change:
+        call.must_run()
+        whole = [replace(each, env={**wanted.env, **each.env}) for each in wanted.jobs]
+        specs = [spec_of(call, each, note) for each in whole]
+        outcomes = queued_many(call.connection, specs, nonce=_nonce(call, key), note=note)
+        change.concerns(*(str(each.id) for each in outcomes if isinstance(each, Job)))
+        return outcomes
 
 
 def repeated(call: Call, wanted: NewJob, *, name: str, nonce: str, taken: int) -> Job:

@@ -29,6 +29,7 @@ from gpuqueue.client.logs import Logs
 from gpuqueue.client.remote.access import RemoteAccess
 from gpuqueue.client.remote.devices import RemoteDevices
 from gpuqueue.client.remote.history import RemoteHistory
+from gpuqueue.client.remote.http import HttpConnection
 from gpuqueue.client.remote.jobs import RemoteJobs
 from gpuqueue.client.remote.logs import RemoteLogs
 from gpuqueue.client.remote.operations import OPERATIONS
@@ -44,6 +45,8 @@ from gpuqueue.errors import (
     NotAuthenticated,
     Refused,
     ServiceUnreachable,
+    StoreUnreachable,
+    SubmittedInPart,
     WaitTimeout,
 )
 from gpuqueue.files.blob_store import blob_store_of
@@ -54,6 +57,7 @@ from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.job_request import JobRequest
 from gpuqueue.model.run import Ending, Record, RunDevice
 from gpuqueue.model.run_figures import RunFigures
+from gpuqueue.queue.requests import Requests
 from gpuqueue.service import app
 from workers.services.snapshot_prune import collect_snapshots
 
@@ -279,6 +283,61 @@ def test_the_events_of_a_job_come_in_the_same_order_without_the_tokens_of_runs(
 
     assert [each.act for each in expected] == [each.act for each in actual]
     assert expected[0] == actual[0]
+
+
+def test_a_list_is_queued_in_its_order_and_what_is_refused_is_named(direct: Client, client: Client) -> None:
+    """Each job is judged for itself. Variables that all have are sent once, and arrive with each."""
+    env = {"SHARED": "1"}
+    good = [JobRequest(["true"], mem="1M", name=f"n{number}", env={**env, "OWN": str(number)}) for number in range(3)]
+    jobs = client.jobs.submit_many(good)
+
+    assert ["n0", "n1", "n2"] == [job.spec.name for job in jobs]
+    assert sorted(job.id for job in jobs) == [job.id for job in jobs]
+    for number, job in enumerate(jobs):
+        stored = direct.jobs.get(job.id)
+        assert ("1", str(number)) == (stored.spec.env["SHARED"], stored.spec.env["OWN"])
+
+    twin = client.jobs.submit(["true"], mem="1M", dedupe="twin", hold=True)
+    mixed = [good[0], JobRequest(["true"], mem="900G"), JobRequest(["true"], mem="1M", dedupe="twin")]
+    with pytest.raises(SubmittedInPart, match=r"1 of 3 jobs were refused.* number 2 of the list: .*900G") as caught:
+        client.jobs.submit_many(mixed)
+    assert ["n0", None, twin.id] == [
+        caught.value.jobs[0].spec.name,
+        caught.value.jobs[1],
+        caught.value.jobs[2].id,
+    ]
+    assert [(1, Impossible)] == [(place, type(error)) for place, error in caught.value.refusals.items()]
+    before = len(direct.jobs.list())
+    with pytest.raises(BadRequest):
+        client.jobs.submit_many([good[0], JobRequest(["true"], mem="much")])
+    assert before == len(direct.jobs.list())
+    assert [] == [*client.jobs.submit_many([])]
+    client.jobs.cancel(twin.id)
+
+
+def test_a_list_whose_answer_was_lost_makes_no_job_twice(
+    direct: Client, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is sent again with the same key, which is one for the whole list, and gets the same jobs."""
+    is_direct = client.service is None
+    where, name = (Requests, "submit_many") if is_direct else (HttpConnection, "ask")
+    sent, real = 0, getattr(where, name)
+
+    def lost(self: Any, *words: Any, **named: Any) -> Any:
+        nonlocal sent
+        answer = real(self, *words, **named)
+        sent += 1
+        if sent == 1:
+            raise StoreUnreachable("lost", is_unanswered=True) if is_direct else OSError("the answer is lost")
+        return answer
+
+    before = len(direct.jobs.list())
+    monkeypatch.setattr(where, name, lost)
+    jobs = client.jobs.submit_many([JobRequest(["true"], mem="1M")] * 5)
+
+    assert 2 == sent
+    assert before + 5 == len(direct.jobs.list())
+    assert 5 == len({job.id for job in jobs})
 
 
 def test_a_dry_run_says_what_would_be_submitted_and_submits_nothing(direct: Client, client: Client) -> None:

@@ -48,6 +48,10 @@ class RemoteJobs(Jobs):
     def __init__(self, link: Link) -> None:
         self._link = link
 
+    def submit_many(self, requests: Sequence[JobRequest]) -> Sequence[Job]:
+        """Submit the jobs of a list, at most 1000, in their order and in one request; return them."""
+        return submit.submit_many(self._link, requests)
+
     def submit_request(
         self,
         request: JobRequest,

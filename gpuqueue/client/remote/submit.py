@@ -7,8 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gpuqueue.client.remote.link import WARNING, Link
-from gpuqueue.client.submit import SiteAnswers, body_of, completed, environments_of, open_memory, unconfirmed
+from gpuqueue.client.remote.link import WARNING, Link, error_of
+from gpuqueue.client.submit import (
+    SiteAnswers,
+    all_queued,
+    body_of,
+    completed,
+    environments_of,
+    open_memory,
+    prepared,
+    unconfirmed,
+)
 from gpuqueue.codec.wire import to_stored
 from gpuqueue.errors import Refused, ServiceUnreachable
 from gpuqueue.lazy.imports import later
@@ -24,10 +33,11 @@ if TYPE_CHECKING:
     from gpuqueue.client.remote import devices, snapshots
     from gpuqueue.client.remote.http import Answer
     from gpuqueue.codec.wire import Plain
-    from gpuqueue.model import job_request, times
+    from gpuqueue.model import api, job_request, times
     from gpuqueue.model.job_request import JobEdit, JobRequest
 else:
     devices = later("gpuqueue.client.remote.devices")
+    api = later("gpuqueue.model.api")
     job_request = later("gpuqueue.model.job_request")
     notifications = later("gpuqueue.client.notifications")
     snapshots = later("gpuqueue.client.remote.snapshots")
@@ -100,6 +110,32 @@ def submit_spec(
     *found* is called with a job that already has the *dedupe* key, *note* with a line about the memory.
     """
     return post_job(link, "/jobs", _body(link, made, left_open), found, note)
+
+
+def submit_many(link: Link, requests: Sequence[JobRequest]) -> list[Job]:
+    """Submit the jobs of *requests* in one request. Variables that all of them have are sent once.
+
+    Raises:
+        SubmittedInPart: some were refused.
+
+    """
+    made = prepared(lambda each: _made(link, each, None, dry=False), requests)
+    bodies: list[Any] = [_body(link, *one) for one in made]
+    shared = dict(set.intersection(*({*body.get("env", {}).items()} for body in bodies))) if bodies else {}
+    for body in bodies:
+        body["env"] = {name: value for name, value in body.get("env", {}).items() if name not in shared}
+    headers = {"Idempotency-Key": os.urandom(16).hex()}
+    try:
+        body = {"jobs": bodies, "env": shared}
+        answer, _ = link.answered("POST", "/jobs/many", body, kind=api.ManyJobs, headers=headers)
+    except ServiceUnreachable as error:
+        raise (unconfirmed(error) if error.is_unanswered else error) from error
+    return all_queued([each.job or error_of(*_of_problem(each.problem)) for each in answer.outcomes])
+
+
+def _of_problem(problem: api.Problem | None) -> tuple[str, str, int]:
+    """Return the class, the words and the exit code of a refusal."""
+    return ("", "", 1) if problem is None else (problem.error, problem.detail, problem.exit_code)
 
 
 def _body(link: Link, made: JobSpec, left_open: OpenMemory | None) -> Plain:

@@ -19,7 +19,7 @@ from gpuqueue.client.wait import RECORD_S, recorded_now
 from gpuqueue.client.why import Why
 from gpuqueue.errors import Refused, Unreachable
 from gpuqueue.model.access import Action
-from gpuqueue.model.api import NewJob, RetryRequest, Whether
+from gpuqueue.model.api import ManyJobs, NewJob, NewJobs, Outcome, RetryRequest, Whether
 from gpuqueue.model.environment import is_secret
 from gpuqueue.model.event import Event
 from gpuqueue.model.job import Job, JobState
@@ -28,7 +28,7 @@ from gpuqueue.model.queue_query import PARAMETERS, QueueQuery
 from gpuqueue.model.run import Listing, Record
 from gpuqueue.queue.senders import Sender
 from gpuqueue.service.call import Call
-from gpuqueue.service.new_jobs import KeyedRequest, retried, spec_of, spec_of_retry, submitted
+from gpuqueue.service.new_jobs import KeyedRequest, retried, spec_of, spec_of_retry, submitted, submitted_many
 from gpuqueue.service.responses import header, problem_of
 from gpuqueue.service.routes.described import Depends, Header, Operations, Query, of_fields, operation, route
 from gpuqueue.service.routes.logs import progress_elsewhere
@@ -58,6 +58,21 @@ Key = Annotated[
 def submit(call: Call, request: Request, body: NewJob, key: Key = None) -> Response:
     """Submit a job. The status is 200 if a job with its dedupe key waits or runs already: the answer is that job."""
     return new_job_answer(call, *submitted(call, body, keyed_request(request, key), call.warnings.append))
+
+
+@operation(router, "POST /jobs/many")
+def submit_many(call: Call, request: Request, body: NewJobs, key: Key = None) -> ManyJobs:
+    """Submit the jobs of a list in their order. Each is queued or refused for itself, as if it were submitted alone.
+
+    If a job is malformed, nothing is submitted. The key is that of the whole list.
+    """
+    outcomes = submitted_many(call, body, keyed_request(request, key), call.warnings.append)
+    return ManyJobs(
+        outcomes=tuple(
+            Outcome(job=call.job(each, whole=True)) if isinstance(each, Job) else Outcome(problem=problem_of(each))
+            for each in outcomes
+        )
+    )
 
 
 @operation(router, "POST /job-specs", may=Action.SUBMIT)
