@@ -54,7 +54,7 @@ from gpuqueue.queue.requests import new_nonce
 from gpuqueue.queue.resp.connection import packed
 from gpuqueue.queue.store import to_ms
 from gpuqueue.settings.settings import Settings
-from workers.celery_app import BEAT_S, BROKER_POLL_S
+from workers.celery_app import BROKER_POLL_S, EVENT_S
 from workers.relay.tunnel import PING_S
 
 POOL, LEASE_S, GIB = "pilots", 3600.0, 2**30
@@ -133,7 +133,7 @@ class Pilot:
 
     async def run(self, opened: Callable[[], Awaitable[Line]], ready: asyncio.Event) -> None:
         """Open the connections, set *ready*, and work until it is cancelled."""
-        listener, broker, remote, events, beats, claims = [await opened() for _ in range(USED)]
+        listener, broker, remote, events, heartbeats, claims = [await opened() for _ in range(USED)]
         self._resting = [await opened() for _ in range(CONNECTIONS - USED)]
         for line in self._resting:
             await self._ask(line, "ping", "PING")
@@ -141,16 +141,16 @@ class Pilot:
         await listener.answer()
         celery = f"{keys.PREFIX}celery:"
         await self._ask(remote, "subscribe", "SUBSCRIBE", f"{celery}/0.celery.pidbox")
-        await self._ask(beats, "heartbeat", *self._heartbeat())
+        await self._ask(heartbeats, "heartbeat", *self._heartbeat())
         ready.set()
         queue = f"{celery}gpu.{self.offer.device.uuid}"
-        beat = ("PUBLISH", f"{celery}/0.celeryev/worker.heartbeat", "x" * 400)
+        event = ("PUBLISH", f"{celery}/0.celeryev/worker.heartbeat", "x" * 400)
         await asyncio.gather(
             self._listen(listener),
             self._claim(claims),
             self._again(0.0, broker, "brpop", "BRPOP", queue, BROKER_POLL_S),
-            self._again(BEAT_S, events, "publish", *beat),
-            self._again(HEARTBEAT_S, beats, "heartbeat", *self._heartbeat()),
+            self._again(EVENT_S, events, "publish", *event),
+            self._again(HEARTBEAT_S, heartbeats, "heartbeat", *self._heartbeat()),
         )
 
     async def _ask(self, line: Line, name: str, *words: str | float) -> Any:

@@ -35,7 +35,7 @@ READY_TIMEOUT_S = 10.0
 #: How long each question for messages of the broker waits, and the time between two events that say that this worker is
 #: there, in seconds. With Celery's 1 and 2 an idle worker asks the store three times as often, and gains nothing: runs
 #: are handed over within the process, and remote control has a subscription of its own.
-BROKER_POLL_S, BEAT_S = 10, 10
+BROKER_POLL_S, EVENT_S = 10, 10
 
 
 def broker_url(redis_url: str) -> str:
@@ -101,7 +101,7 @@ def serve(worker: Worker) -> int:
             *("--loglevel", "INFO"),
             "--without-gossip",
             "--without-mingle",
-            *("--heartbeat-interval", str(BEAT_S)),
+            *("--heartbeat-interval", str(EVENT_S)),
             "--task-events",
         ]
     )
