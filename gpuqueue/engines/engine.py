@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
@@ -149,8 +149,10 @@ class Engine(Protocol):
 
         """
 
-    def find(self, key: str) -> Ref | None:
-        """Return the allocation with *key*, the newest if there are several; None if the engine says there is none.
+    def find(self, keys: Collection[str]) -> Mapping[Ref, Status]:
+        """Return the allocations with *keys* that the engine has, and how they stand, as ``states`` says it.
+
+        It is one question for all. Of several allocations with one key the newest counts.
 
         Raises:
             EngineUnreachable: the engine does not answer, which says nothing about the allocation.
@@ -179,6 +181,11 @@ class WholeJobEngine(Engine, Protocol):
 def new_key() -> str:
     """Return a new random key, of about 50 bits."""
     return "".join(secrets.choice(_ALPHABET) for _ in range(_KEY_LENGTH))
+
+
+def first(refs: Iterable[Ref]) -> Ref | None:
+    """Return the first of *refs*, such as what ``find`` says of one key; None if there is none."""
+    return next(iter(refs), None)
 
 
 def check_key(key: str) -> str:

@@ -32,6 +32,7 @@ from gpuqueue.engines.engine import (
     Status,
     Uncertain,
     check_key,
+    first,
 )
 from gpuqueue.errors import BadRequest, GpuQueueError, install_extra
 from gpuqueue.lazy.frozen import dataclass
@@ -109,7 +110,7 @@ class Kubernetes:
         if not self._settings.image:
             raise BadRequest("a pilot needs a container image: set image in [burst.kubernetes]")
         job = job_of(self._settings, request, check_key(key))
-        ref = self.find(key) or self._make_job(key, job)
+        ref = first(self.find([key])) or self._make_job(key, job)
         self._complete(
             ref, "core", "create_namespaced_secret", self._settings.namespace, secret_of(ref, request.script)
         )
@@ -131,7 +132,7 @@ class Kubernetes:
         until_s = self._clock() + self._access.search_s
         while True:
             try:
-                found = self.find(key)
+                found = first(self.find([key]))
             except EngineUnreachable:
                 found = None
             if found is not None:
@@ -172,15 +173,16 @@ class Kubernetes:
         except EngineUnreachable as error:
             self._absences.unanswered()
             return {ref: Status(phase=Phase.UNKNOWN, word=str(error)) for ref in refs}
-        found: dict[Ref, Status] = {}
-        for ref in refs:
-            own = [pod for pod in pods if pod["metadata"].get("labels", {}).get(KEY) == ref.key]
-            if ref in jobs:
-                self._absences.present(ref)
-                found[ref] = status_of(jobs[ref], own, now)
-            else:
-                found[ref] = self._absent(ref, is_left=bool(own))
-        return found
+        return {
+            ref: self._present(ref, jobs[ref], pods, now)
+            if ref in jobs
+            else self._absent(ref, is_left=any(_key_of(pod) == ref.key for pod in pods))
+            for ref in refs
+        }
+
+    def _present(self, ref: Ref, job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], now: datetime) -> Status:
+        self._absences.present(ref)
+        return status_of(job, [pod for pod in pods if _key_of(pod) == ref.key], now)
 
     def _absent(self, ref: Ref, *, is_left: bool) -> Status:
         """Return the status of what is not listed: there is no accounting, but a deleted Job goes after its pods."""
@@ -231,15 +233,16 @@ class Kubernetes:
             if error.status not in {_NOT_FOUND, _CONFLICT}:  # gone, or another one of this name
                 raise EngineUnreachable(f"Kubernetes did not end {name}: {error}") from None
 
-    def find(self, key: str) -> Ref | None:
-        """Find a Job by its name."""
+    def find(self, keys: Collection[str]) -> Mapping[Ref, Status]:
+        """Find Jobs by the label with their key."""
+        if not keys:
+            return {}
         try:
-            job, _ = self._ask("jobs", "read_namespaced_job", NAME + check_key(key), self._settings.namespace)
-        except Denied as error:
-            if error.status == _NOT_FOUND:
-                return None
-            raise EngineUnreachable(f"Kubernetes does not say: {error}") from None
-        return _ref_of(job) if job["metadata"].get("labels", {}).get(KEY) == key else None
+            jobs, pods, now = self._listed([*map(check_key, keys)])
+        except EngineUnreachable:
+            self._absences.unanswered()
+            raise
+        return {ref: self._present(ref, job, pods, now) for ref, job in jobs.items()}
 
     # ---- the API -------------------------------------------------------------------------------------------------
 
@@ -437,6 +440,10 @@ def _status_of_live(
     return Status(
         phase=Phase.WAITING, word=_why_waiting(alive[0]) if alive else "it has no pod yet: see kubectl describe job"
     )
+
+
+def _key_of(thing: Mapping[str, Any]) -> object:
+    return thing["metadata"].get("labels", {}).get(KEY)
 
 
 def _ref_of(job: Mapping[str, Any]) -> Ref:

@@ -33,6 +33,7 @@ from gpuqueue.engines.engine import (
     Status,
     Uncertain,
     check_key,
+    first,
 )
 from gpuqueue.engines.whole_job import Account, WholeJob
 from gpuqueue.lazy.frozen import dataclass
@@ -124,7 +125,7 @@ class Slurm:
     def submit(self, request: AllocationRequest | WholeJob, key: str) -> Ref:
         """Submit a job. See :meth:`gpuqueue.engines.engine.Engine.submit`."""
         check_key(key)
-        known = self.find(key)
+        known = first(self.find([key]))
         if known is not None:
             return known
         if isinstance(request, AllocationRequest):
@@ -149,7 +150,7 @@ class Slurm:
         answered = False
         while True:
             try:
-                found = self.find(key)
+                found = first(self.find([key]))
                 answered = True
             except EngineUnreachable:
                 found = None
@@ -193,39 +194,33 @@ class Slurm:
         except EngineUnreachable as error:
             self._absences.unanswered()
             return {ref: Status(phase=Phase.UNKNOWN, word=str(error)) for ref in refs}
-        found: dict[Ref, Status] = {}
-        missing: dict[Ref, float] = {}
-        now_s = self._clock()
-        for ref in refs:
-            if ref in rows:
-                self._absences.present(ref)
-                found[ref] = rows[ref].status
-            else:
-                missing[ref] = self._absences.absent(ref, now_s)
-        return {**found, **self._states_of_missing(missing)}
+        missing = [ref for ref in refs if ref not in rows]
+        accounted, trouble = self._last_of({ref.key for ref in missing})
+        by_ref = {row.ref: row for row in accounted}  # the last one of a key counts
+        return {
+            **{ref: self._present(rows[ref]) for ref in refs if ref in rows},
+            **{ref: self._missing(ref, by_ref.get(ref), trouble) for ref in missing},
+        }
 
-    def _states_of_missing(self, missing: Mapping[Ref, float]) -> dict[Ref, Status]:
-        """Return how the jobs stand that squeue does not list, by the seconds for which it has not."""
-        if not missing:
-            return {}
-        rows: Mapping[Ref, _Accounted] = {}
-        trouble = "sacct does not know it"
+    def _present(self, row: _Row) -> Status:
+        self._absences.present(row.ref)
+        return row.status
+
+    def _missing(self, ref: Ref, row: _Accounted | None, trouble: str) -> Status:
+        """Return how a job stands that squeue does not list, by its *row* of the accounting."""
+        absent_s = self._absences.absent(ref, self._clock())
+        is_long = self._absences.is_long(max(absent_s, 0.0 if row is None else row.ended_s_ago))
+        if row is not None and row.state in _ENDED and is_long:
+            return Status(phase=Phase.ENDED, word=row.state.lower())
+        why = trouble if row is None else f"sacct says {row.state.lower()}"
+        return Status(phase=Phase.UNKNOWN, word=f"not in squeue for {absent_s:.0f} s, and {why}")
+
+    def _last_of(self, keys: Collection[str]) -> tuple[Sequence[_Accounted], str]:
+        """Return what the accounting has of *keys*, the oldest first, and why it may have nothing."""
         try:
-            rows = {
-                row.ref: row for row in self._accounted([ref.key for ref in missing])
-            }  # the last one of a key counts
-        except EngineUnreachable as error:
-            trouble = str(error)
-        found: dict[Ref, Status] = {}
-        for ref, absent_s in missing.items():
-            row = rows.get(ref)
-            is_long = self._absences.is_long(max(absent_s, 0.0 if row is None else row.ended_s_ago))
-            if row is not None and row.state in _ENDED and is_long:
-                found[ref] = Status(phase=Phase.ENDED, word=row.state.lower())
-                continue
-            why = trouble if row is None else f"sacct says {row.state.lower()}"
-            found[ref] = Status(phase=Phase.UNKNOWN, word=f"not in squeue for {absent_s:.0f} s, and {why}")
-        return found
+            return self._accounted(keys) if keys else [], "sacct does not know it"
+        except EngineUnreachable as error:  # there is none here, or it is late
+            return [], str(error)
 
     # ---- cancel and find -----------------------------------------------------------------------------------------
 
@@ -238,15 +233,22 @@ class Slurm:
             if done.returncode != 0 and not _NO_JOB.search(done.stderr):
                 raise EngineUnreachable(f"Slurm did not cancel job {ref.id}: {_last(done.stderr)}")
 
-    def find(self, key: str) -> Ref | None:
-        """Find a job by its key: in the queue, else in the accounting if there is one."""
-        rows: Sequence[_Row] = self._queue([check_key(key)])
-        if not rows:
-            try:
-                rows = self._accounted([key])
-            except EngineUnreachable:  # no accounting here, or it is late: the queue has answered
-                rows = ()
-        return max(rows, key=lambda row: (row.submitted, int(row.ref.id))).ref if rows else None
+    def find(self, keys: Collection[str]) -> Mapping[Ref, Status]:
+        """Find jobs by their keys: in the queue, else in the accounting if there is one."""
+        if not keys:
+            return {}
+        try:
+            rows = sorted(self._queue([*map(check_key, keys)]), key=lambda row: (row.submitted, int(row.ref.id)))
+        except EngineUnreachable:
+            self._absences.unanswered()
+            raise
+        listed = {row.ref.key: row for row in rows}
+        accounted, trouble = self._last_of({*keys} - {*listed})
+        others = {row.ref.key: row for row in accounted}
+        return {
+            **{row.ref: self._present(row) for row in listed.values()},
+            **{row.ref: self._missing(row.ref, row, trouble) for row in others.values()},
+        }
 
     def alive(self) -> Sequence[Ref]:
         """Return the jobs of this account that wait or run, and whose names are ours."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
@@ -201,8 +202,11 @@ class Pilots:
 
     # ---- list ----------------------------------------------------------------------------------------------------
 
-    def list(self) -> Sequence[Pilot]:
-        """Return the pilots that were not given up and whose token has not expired, the newest first."""
+    def list(self, *engines: str) -> Sequence[Pilot]:
+        """Return the pilots that were not given up and whose token has not expired, the newest first.
+
+        With *engines* it is only theirs. Each engine is asked once for all of its pilots.
+        """
         now = datetime.now(timezone.utc)
         records = [
             (token, found[1], found[2])
@@ -211,27 +215,33 @@ class Pilots:
             and token.name.startswith(TOKEN_NAME)
             and token.not_valid(now) is None
             and (found := _HOST.fullmatch(token.account)) is not None
+            and (not engines or found[1] in engines)
         ]
-        return [self._pilot(token, engine, key) for token, engine, key in records]
+        keys: dict[str, set[str]] = {}
+        for _, engine, key in records:
+            keys.setdefault(engine, set()).add(key)
+        known = {engine: self._known(engine, own) for engine, own in keys.items()}
+        pilots = []
+        for token, engine, key in records:
+            ref, status, is_missing = known[engine][key]
+            whose = {"engine": engine, "key": key, "host": token.account}
+            pilots.append(Pilot(**whose, token=token, ref=ref, status=status, is_missing=is_missing))
+        return pilots
 
-    def _pilot(self, token: AccessToken, engine: str, key: str) -> Pilot:
-        known = self._engines.get(engine)
-        ref: Ref | None = None
-        is_missing = False
-        if known is None:
-            status = Status(phase=Phase.UNKNOWN, word=f"no settings for {engine} here")
-        else:
-            try:
-                ref = known.find(key)
-            except EngineUnreachable as error:
-                status = Status(phase=Phase.UNKNOWN, word=str(error))
-            else:
-                is_missing = ref is None
-                nothing = Status(phase=Phase.UNKNOWN, word=f"{engine} does not know it")
-                status = nothing if ref is None else known.states([ref])[ref]
-        return Pilot(
-            engine=engine, key=key, host=token.account, token=token, ref=ref, status=status, is_missing=is_missing
-        )
+    def _known(self, engine: str, keys: AbstractSet[str]) -> Mapping[str, tuple[Ref | None, Status, bool]]:
+        """Return what *engine* knows of the pilots with *keys*: the last three fields of a ``Pilot``."""
+
+        def none(word: str, *, is_missing: bool = False) -> tuple[None, Status, bool]:
+            return None, Status(phase=Phase.UNKNOWN, word=word), is_missing
+
+        if engine not in self._engines:
+            return dict.fromkeys(keys, none(f"no settings for {engine} here"))
+        try:
+            found = self._engines[engine].find(keys)
+        except EngineUnreachable as error:
+            return dict.fromkeys(keys, none(str(error)))
+        missing = dict.fromkeys(keys, none(f"{engine} does not know it", is_missing=True))
+        return {**missing, **{ref.key: (ref, status, False) for ref, status in found.items()}}
 
     # ---- end -----------------------------------------------------------------------------------------------------
 

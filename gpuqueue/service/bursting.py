@@ -91,7 +91,7 @@ class Burster:
             warn=partial(log.warning, "%s"),
             access=self._access,
         )
-        pilots = [pilot for pilot in fleet.list() if pilot.engine == name]
+        pilots = fleet.list(name)
         for job_id, state in fleet.settle(pilots).items():
             log.warning("job %s was on a pilot of %s that has ended: it is %s", job_id, name, state)
         if self._figures is not None:

@@ -96,8 +96,10 @@ class EngineConformance:
         key = new_key()
         ref = bench.engine().submit(asking("sleep 600"), key)
 
-        assert ref == bench.engine().find(key)
-        assert bench.engine().find(new_key()) is None
+        other = bench.engine().submit(asking("sleep 600"), new_key())
+        assert {ref, other} == {*bench.engine().find([key, other.key, new_key()])}
+        assert {} == bench.engine().find([new_key()])
+        bench.engine().cancel(other, now=True)
         bench.engine().cancel(ref, now=True)
 
     def test_a_cancelled_script_gets_a_signal_and_ends_by_itself(self, bench: Bench, tmp_path: Path) -> None:
@@ -163,7 +165,7 @@ class EngineConformance:
         try:
             ref = engine.submit(asking("true", gpus=bench.refused_gpus), key)
         except NotAccepted:
-            assert engine.find(key) is None
+            assert {} == engine.find([key])
         else:
             until_phase(engine, ref, Phase.ENDED)
 
@@ -174,7 +176,7 @@ class EngineConformance:
         found = status_of(engine, ref)
         assert Phase.UNKNOWN is found.phase
         assert found.word
-        for act in (lambda: engine.find(ref.key), lambda: engine.submit(asking("true"), ref.key)):
+        for act in (lambda: engine.find([ref.key]), lambda: engine.submit(asking("true"), ref.key)):
             with pytest.raises(EngineUnreachable):
                 act()
         with pytest.raises(EngineUnreachable):

@@ -101,10 +101,8 @@ class Follower:
             Uncertain: it does not say whether such a job has ended.
 
         """
-        for key in self._work.others:
-            found = self._engine.find(key)
-            status = None if found is None else self._engine.states([found])[found]
-            if found is None or status is None or status.phase is Phase.ENDED:
+        for found, status in self._engine.find(self._work.others).items():
+            if status.phase is Phase.ENDED:
                 continue
             if status.phase is not Phase.UNKNOWN:
                 return found
@@ -171,11 +169,11 @@ class Follower:
             return 1
         while True:  # until the shim kills this process; the sweep of the worker goes on after that
             with suppress(EngineUnreachable):
-                found = [ref for key in (self._work.key, *self._work.others) if (ref := self._engine.find(key))]
-                states = self._engine.states(found)
-                living = [ref for ref in found if states[ref].phase is not Phase.ENDED]
+                found = self._engine.find((self._work.key, *self._work.others))
+                living = [ref for ref, status in found.items() if status.phase is not Phase.ENDED]
                 if not living:
-                    return self._over(found[0]) if found else 1
+                    own = [ref for ref in found if ref.key == self._work.key]
+                    return self._over((own or [*found])[0]) if found else 1
                 for ref in living:
                     self._engine.cancel(ref, now=True)
             time.sleep(OUTPUT_S)

@@ -142,7 +142,7 @@ def why_command(engine: str | None) -> None:
     with Client() as client:
         engine = engine or next(iter(client.settings.burst), "slurm")
         settings = client.settings.burst.get(engine, PilotSettings())
-        pilots = [pilot for pilot in _pilots(client).list() if pilot.engine == engine]
+        pilots = _pilots(client).list(engine)
         found = decision_of(client, settings, pilots, client.access.tokens(everybody=True), SystemClock())
     answer = "a pilot is asked for with the next turn" if found.request is not None else "no pilot is asked for"
     click.echo(f"{answer}: {found.why}")

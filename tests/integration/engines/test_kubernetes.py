@@ -112,8 +112,7 @@ def test_a_submit_that_dies_in_the_middle_holds_no_gpu(cluster: FakeCluster) -> 
     with pytest.raises(Uncertain, match=f"not known whether {NAME}{key} may start"):
         engine.submit(asking("true"), key)
 
-    ref = engine.find(key)
-    assert ref is not None
+    (ref,) = engine.find([key])
     assert (Phase.WAITING, "suspended") == (status_of(engine, ref).phase, status_of(engine, ref).word)
     assert [] == cluster.api.of_kind("pods")
     engine.cancel(ref)
@@ -122,7 +121,7 @@ def test_a_submit_that_dies_in_the_middle_holds_no_gpu(cluster: FakeCluster) -> 
 
 def test_a_job_without_its_script_never_runs_and_is_taken_back(cluster: FakeCluster) -> None:
     """The account may not make Secrets. The line names the right that is missing, and nothing is left."""
-    cluster.api.allowed = {("jobs", "create"), ("jobs", "get"), ("jobs", "delete")}
+    cluster.api.allowed = {("jobs", "create"), ("jobs", "list"), ("pods", "list"), ("jobs", "delete")}
     key = new_key()
     with pytest.raises(NotAccepted, match=r'cannot create resource "secrets".*Role of docs/howto/kubernetes-pilots'):
         engine_on(cluster).submit(asking("true"), key)
@@ -137,7 +136,7 @@ def test_a_job_of_somebody_else_with_the_name_is_not_ours(cluster: FakeCluster) 
     with cluster.api.lock:
         del cluster.api.objects["jobs", NAME + key]["metadata"]["labels"]["gpuqueue/key"]
 
-    assert engine_on(cluster).find(key) is None
+    assert {} == engine_on(cluster).find([key])
     with pytest.raises(Uncertain, match="already exists"):
         engine_on(cluster, search_s=0.1).submit(asking("true"), key)
     engine_on(cluster).cancel(ref, now=True)
@@ -253,7 +252,7 @@ def test_a_missing_right_is_named(cluster: FakeCluster) -> None:
     cluster.api.allowed = set()
     ref = Ref(new_key(), "1")
     for act in (
-        lambda: engine.find(ref.key),
+        lambda: engine.find([ref.key]),
         lambda: engine.cancel(ref),
         lambda: engine.submit(asking("true"), ref.key),
     ):
@@ -269,7 +268,7 @@ def test_a_server_that_is_no_cluster_is_named(cluster: FakeCluster, tmp_path: Pa
     with pytest.raises(EngineUnreachable, match=r"at http://127\.0\.0\.1:9 does not answer"):
         engine_on(cluster, kubeconfig=str(closed)).submit(asking("true"), new_key())
     with pytest.raises(EngineUnreachable, match=r"no usable configuration.*set kubeconfig and context"):
-        engine_on(cluster, kubeconfig="/nowhere").find(new_key())
+        engine_on(cluster, kubeconfig="/nowhere").find([new_key()])
 
 
 def test_only_the_rights_of_the_page_are_used(cluster: FakeCluster) -> None:

@@ -107,7 +107,7 @@ def test_a_requeued_job_waits_under_its_id(slurm: PrivateSlurm, tmp_path: Path) 
     until_phase(engine, ref, Phase.WAITING)
     slurm.command("scontrol", "update", f"JobId={ref.id}", "StartTime=now")
     until_phase(engine, ref, Phase.RUNNING)
-    assert ref == engine.find(ref.key)
+    assert [ref] == [*engine.find([ref.key])]
     engine.cancel(ref, now=True)
     until_phase(engine, ref, Phase.ENDED)
 
@@ -143,7 +143,7 @@ def test_a_controller_that_loses_a_job_gives_its_id_to_another(slurm: PrivateSlu
 
     assert lost.id == other.id
     assert Phase.UNKNOWN is status_of(engine, lost).phase
-    assert engine.find(lost.key) is None
+    assert {} == engine.find([lost.key])
     engine.cancel(lost, now=True)
     until_phase(engine, other, Phase.RUNNING)
     engine.cancel(other, now=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import logging
 import os
 from collections.abc import Collection, Iterator, Mapping
@@ -17,6 +18,8 @@ from template_history import make_tables
 
 from gpuqueue.client import Client
 from gpuqueue.engines.engine import ABSENT_S, AllocationRequest, EngineUnreachable, NotAccepted, Phase, Ref, Status
+from gpuqueue.model.access_token import TokenRequest
+from gpuqueue.pilots.fleet import TOKEN_NAME
 from gpuqueue.queue import keys
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.service.bursting import AFTER_FAILURE_S, TURN_S, Burster
@@ -52,6 +55,7 @@ class EngineInMemory:
     def __init__(self) -> None:
         self.requests: dict[str, AllocationRequest] = {}
         self.phases: dict[str, Phase] = {}
+        self.questions = 0
         self.is_away = self.refuses = False
 
     def submit(self, request: AllocationRequest, key: str) -> Ref:
@@ -70,11 +74,12 @@ class EngineInMemory:
         """Forget it."""
         del self.phases[ref.key]
 
-    def find(self, key: str) -> Ref | None:
-        """Find it."""
+    def find(self, keys: Collection[str]) -> Mapping[Ref, Status]:
+        """Find them."""
+        self.questions += 1
         if self.is_away:
             raise EngineUnreachable("slurmctld does not answer")
-        return Ref(key, "1") if key in self.phases else None
+        return self.states([Ref(key, "1") for key in keys if key in self.phases])
 
 
 @pytest.fixture
@@ -187,6 +192,20 @@ def test_the_rule_asks_for_one_pilot_after_the_other(
     assert 2 == len(engine.requests), "max"
     assert 2 == registry.get_sample_value("gpuqueue_pilots", {"engine": "slurm", "phase": "running"})
     assert 2 == registry.get_sample_value("gpuqueue_pilots_started_total", {"engine": "slurm"})
+
+
+def test_a_turn_asks_the_engine_once_for_all_pilots(
+    settings: Settings, burster: Burster, engine: EngineInMemory
+) -> None:
+    """A cluster with many pilots is not asked for each of them."""
+    with closing(Client(replace(settings, url="", admins=getpass.getuser()))) as admin:
+        for number in range(20):
+            name = f"{TOKEN_NAME}1 GPU, 8h"
+            admin.access.make_token(TokenRequest(host=f"slurm-key{number:02d}", name=name, lifetime_s=9000.0))
+            engine.phases[f"key{number:02d}"] = Phase.RUNNING
+    burster.turn()
+
+    assert 1 == engine.questions
 
 
 def test_two_services_ask_once(

@@ -33,7 +33,7 @@ def test_without_the_client_the_line_says_how_to_get_it(monkeypatch: pytest.Monk
     """Nothing else needs it."""
     monkeypatch.setitem(sys.modules, "kubernetes", None)
     with pytest.raises(EngineUnreachable, match=r"client of Kubernetes is missing: .*gpuqueue-server\[kubernetes\]"):
-        Kubernetes(settings()).find(KEY)
+        Kubernetes(settings()).find([KEY])
 
 
 def test_a_service_in_a_pod_uses_the_account_of_its_pod(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,9 +41,9 @@ def test_a_service_in_a_pod_uses_the_account_of_its_pod(monkeypatch: pytest.Monk
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "9")
     with pytest.raises(EngineUnreachable, match="no usable configuration of Kubernetes: Service token file does not"):
-        Kubernetes(settings()).find(KEY)
+        Kubernetes(settings()).find([KEY])
     with pytest.raises(EngineUnreachable, match="no usable configuration of Kubernetes: Invalid kube-config file"):
-        Kubernetes(settings(kubeconfig="/no/where")).find(KEY)
+        Kubernetes(settings(kubeconfig="/no/where")).find([KEY])
 
 
 def test_every_engine_has_a_file() -> None:

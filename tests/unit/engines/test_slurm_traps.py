@@ -267,14 +267,14 @@ def test_the_newest_of_two_jobs_is_found(slurm: Recorded) -> None:
     """Whoever made the second one, it is the one that counts."""
     older = f"9,gpuqueue-{KEY},FAILED,2026-11-30T17:00:00,0:00,,None\n"
     slurm.says("squeue", older + row("RUNNING"))
-    assert REF == slurm.engine.find(KEY)
+    assert {REF: Phase.RUNNING} == {ref: found.phase for ref, found in slurm.engine.find([KEY]).items()}
 
 
 def test_a_program_that_is_missing_is_named(tmp_path: Path) -> None:
     """With what to do."""
     engine = Slurm(SlurmAccess(wrapper=(str(tmp_path / "nothing"),)))
     with pytest.raises(EngineUnreachable, match=r"nothing cannot be run .*set wrapper in \[burst.slurm\]"):
-        engine.find(KEY)
+        engine.find([KEY])
 
 
 def test_only_own_jobs_are_asked_for(slurm: Recorded) -> None:

@@ -58,11 +58,11 @@ class MemoryEngine:
             raise self.trouble
         self.cancelled.append((ref, now))
 
-    def find(self, key: str) -> Ref | None:
+    def find(self, keys: Collection[str]) -> Mapping[Ref, Status]:
         """Return what was submitted, or raise."""
         if self.trouble is not None:
             raise self.trouble
-        return Ref(key, "7") if key in self.submitted else None
+        return self.states([Ref(key, "7") for key in keys if key in self.submitted])
 
 
 class MemoryAccess:
