@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from bounded import until
 from own_home import Home
@@ -252,11 +253,16 @@ def test_a_request_that_slurm_refuses_fails_the_job(own: Site) -> None:
 # ---- faults of ours ----------------------------------------------------------------------------------------------
 
 
-def test_a_killed_follower_makes_no_second_job(site: Site) -> None:
+@pytest.mark.parametrize("options", [(), ("--no-requeue",)])
+@pytest.mark.parametrize("with_shim", [False, True])
+def test_a_killed_follower_makes_no_second_job(site: Site, options: tuple[str, ...], *, with_shim: bool) -> None:
     """The next attempt finds the job by its key, and has its whole log and its exit code."""
-    job = site.submit("echo begun; sleep 10; exit 7")
+    job = site.submit("echo begun; sleep 10; exit 7", *options)
     site.until_in_log(job, "begun")
-    os.kill(site.follower(job), signal.SIGKILL)
+    follower = psutil.Process(site.follower(job))
+    for process in (follower.parent(), follower) if with_shim else (follower,):
+        assert process is not None
+        process.kill()
     record = site.ended(job)
 
     assert ["lost", "exited"] == [run["ending"]["kind"] for run in record["runs"]]
@@ -265,10 +271,11 @@ def test_a_killed_follower_makes_no_second_job(site: Site) -> None:
     assert 1 == len(site.at_slurm(job))
 
 
-def test_a_follower_killed_after_the_end_loses_no_result(site: Site) -> None:
+@pytest.mark.parametrize("options", [(), ("--no-requeue",)])
+def test_a_follower_killed_after_the_end_loses_no_result(site: Site, options: tuple[str, ...], tmp_path: Path) -> None:
     """The job ended while nobody followed it: the next attempt takes its result, and does not run it again."""
-    marks = site.home.state / "marks"
-    job = site.submit(f"echo begun; echo x >> {marks}; sleep 3; exit 5")
+    marks = tmp_path / "marks"
+    job = site.submit(f"echo begun; echo x >> {marks}; sleep 3; exit 5", *options)
     site.until_in_log(job, "begun")
     os.kill(site.follower(job), signal.SIGSTOP)
     until(lambda: site.at_slurm(job)[0][1] == "FAILED", what="the end at Slurm")
@@ -324,11 +331,17 @@ def test_a_worker_killed_and_restarted_follows_on(own: Site) -> None:
 
 
 def test_what_nobody_waits_for_is_ended(site: Site) -> None:
-    """The follower was killed, and the job was cancelled before the next attempt: the sweep ends it at Slurm."""
-    job = site.submit("echo begun; sleep 600", "--no-requeue")
+    """Follower and shim were killed before they could cancel the job at Slurm: the sweep does it."""
+    job = site.submit("echo begun; sleep 600")
     site.until_in_log(job, "begun")
-    os.kill(site.follower(job), signal.SIGKILL)
-    assert "lost" == site.ended(job)["job"]["state"]
+    follower = psutil.Process(site.follower(job))
+    processes = [process for process in (follower.parent(), follower) if process is not None]
+    for process in processes:
+        process.suspend()
+    site.home("cancel", job)
+    for process in processes:
+        process.kill()
+    assert "cancelled" == site.ended(job)["job"]["state"]
     other = site.slurm.command("sbatch", "--parsable", "--job-name=gpuqueue-other", "--wrap", "sleep 600")
     os.environ["SLURM_CONF"] = site.slurm.environ["SLURM_CONF"]
     queue = JobQueue.of(site.settings)

@@ -11,17 +11,26 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from gpuqueue.engines.engine import EngineUnreachable, NotAccepted, Phase, Ref, Status, Uncertain, WholeJobEngine
+from gpuqueue.engines.engine import (
+    EngineUnreachable,
+    NotAccepted,
+    Phase,
+    Ref,
+    Status,
+    Uncertain,
+    WholeJobEngine,
+    first,
+)
 from gpuqueue.engines.slurm import Slurm
 from gpuqueue.engines.whole_job import Account
 from gpuqueue.text.sanitize import in_one_line
 from workers.threads import SteadyEvent
-from workers.whole.work import End, Work
+from workers.whole.work import ASKED, End, Work, mark_asked
 
 #: How often the output is read, in seconds, and how much of it at a time, in bytes.
 OUTPUT_S, CHUNK_BYTES = 1.0, 1024 * 1024
@@ -31,6 +40,8 @@ PAUSES_S = ((0.0, 2.0), (30.0, 10.0), (600.0, 30.0))
 SUBMIT_PAUSES_S = (2.0, 5.0, 15.0, 60.0)
 #: How long the engine may not know the job, or may not answer, after the job's own file has its exit code, in seconds.
 TRUST_S = 60.0
+#: How long a submit may take until the engine lists the job: its command may go on without its follower, in seconds.
+ARRIVES_S = 120.0
 #: How often, and how many times, an end is asked for that the engine does not have yet, in seconds.
 POLL_END_S, END_POLLS = 2.0, 5
 _BY_SIGNAL = 128
@@ -63,7 +74,7 @@ class Follower:
                 self._print(str(refusal))
                 End(refused=str(refusal)).write(self._run_dir)
                 return 1
-            return self._to_end(ref)
+            return self._over(None) if ref is None else self._to_end(ref)
         except Ended:
             return self._cancel()
         finally:
@@ -72,11 +83,13 @@ class Follower:
 
     # ---- hand over -----------------------------------------------------------------------------------------------
 
-    def _placed(self) -> Ref:
+    def _placed(self) -> Ref | None:
         """Return the job at the engine: that of an earlier attempt that still lives, or that of this key.
 
+        None: it has ended by its own file, and the engine does not know it any more.
+
         Raises:
-            NotAccepted: the engine has refused it.
+            NotAccepted: the engine has refused it, or it is not handed over a second time.
             Ended: the run must end.
 
         """
@@ -84,13 +97,14 @@ class Follower:
         while True:
             self._check()
             try:
-                ref = self._living() or self._engine.submit(self._work.job, self._work.key)
+                ref = self._living() or self._known() or self._handed_over()
             except (EngineUnreachable, Uncertain) as trouble:
                 self._check()
                 self._print(f"{trouble}; it is tried again")
                 self._pause(next(pauses, SUBMIT_PAUSES_S[-1]))
             else:
-                self._print(f"{self._engine.name.capitalize()} has it as job {ref.id}")
+                if ref is not None:
+                    self._print(f"{self._engine.name.capitalize()} has it as job {ref.id}")
                 return ref
 
     def _living(self) -> Ref | None:
@@ -110,10 +124,46 @@ class Follower:
                 raise Uncertain(f"an earlier job, {found.id}, may live: {status.word}")
         return None
 
+    def _known(self) -> Ref | None:
+        """Return the job of this key, which an attempt before this one has handed over."""
+        return first(self._engine.find([self._work.key])) if self._earlier_marks() else None
+
+    def _handed_over(self) -> Ref | None:
+        """Hand the job over, and return it; None if it has ended.
+
+        An attempt before this one may have done so, and the engine does not list it: not yet, or not any more.
+
+        Raises:
+            NotAccepted: the engine has refused it, or it must not run twice.
+            Uncertain: the engine may have accepted it.
+            EngineUnreachable: the engine does not answer.
+
+        """
+        marks = self._earlier_marks()
+        if marks and self._files_of(self._work.key).exit_code() is not None:
+            return None
+        if any(time.time() - made_s < ARRIVES_S for made_s in marks):
+            raise Uncertain(f"{self._engine.name.capitalize()} was asked for it a moment ago, and does not list it")
+        if marks and not self._work.job.requeue:
+            raise NotAccepted(
+                f"{self._engine.name.capitalize()} was asked for it, and does not know it any more: it must not run "
+                "twice (--no-requeue)"
+            )
+        try:
+            mark_asked(self._run_dir, self._work.key)
+        except OSError as error:  # a full disk
+            raise EngineUnreachable(f"{self._run_dir} cannot be written ({error.strerror})") from None
+        return self._engine.submit(self._work.job, self._work.key)
+
+    def _earlier_marks(self) -> Sequence[float]:
+        """Return when attempts before this one have asked the engine for the job of this key, in seconds since 1970."""
+        marks = self._run_dir.parent.glob(f"*/{self._work.key}{ASKED}")
+        return [path.stat().st_mtime for path in marks if path.parent != self._run_dir]
+
     # ---- follow --------------------------------------------------------------------------------------------------
 
     def _to_end(self, ref: Ref) -> int:
-        files = self._files_of(ref)
+        files = self._files_of(ref.key)
         began_s = asked_s = time.monotonic()
         last_s, trusted_s = -1.0, None
         status = Status(phase=Phase.UNKNOWN, word="")
@@ -134,16 +184,17 @@ class Follower:
             self._check()
             self._pause(OUTPUT_S)
 
-    def _files_of(self, ref: Ref) -> Files:
-        if self._files is None:
-            self._files = Files(self._run_dir.parent, ref.key, has_errors=self._work.job.error is not None)
+    def _files_of(self, key: str) -> Files:
+        if self._files is None or self._files.key != key:
+            self._files = Files(self._run_dir.parent, key, has_errors=self._work.job.error is not None)
         return self._files
 
-    def _over(self, ref: Ref) -> int:
-        """Write down how the job ended, and return its exit code."""
-        account, files = self._account(ref), self._files_of(ref)
+    def _over(self, ref: Ref | None) -> int:
+        """Write down how the job ended, and return its exit code. None: its own file alone says it."""
+        account = None if ref is None else self._account(ref)
+        files = self._files_of(self._work.key if ref is None else ref.key)
         files.drain()
-        end = End(ref=ref.id, account=account, code=files.exit_code())
+        end = End(ref="" if ref is None else ref.id, account=account, code=files.exit_code())
         end.write(self._run_dir)
         if files.is_missing and (account is None or account.nodes is not None):
             self._print(
@@ -201,7 +252,7 @@ class Files:
     """The files that the job writes, in the run directory of that attempt in *job_dir* which has submitted it."""
 
     def __init__(self, job_dir: Path, key: str, *, has_errors: bool) -> None:
-        self._key = key
+        self.key = key
         self._job_dir = job_dir
         self._streams = [(1, ".out"), *([(2, ".err")] if has_errors else [])]
         self._open: dict[str, BinaryIO] = {}
@@ -216,7 +267,7 @@ class Files:
         more = False
         for number, suffix in self._streams:
             if suffix not in self._open:
-                path = next(iter(self._job_dir.glob(f"*/{self._key}{suffix}")), None)
+                path = next(iter(self._job_dir.glob(f"*/{self.key}{suffix}")), None)
                 if path is None:
                     continue
                 with suppress(OSError):
@@ -240,7 +291,7 @@ class Files:
 
     def exit_code(self) -> int | None:
         """Return the exit code that the job's script has written, None if it has not."""
-        for path in self._job_dir.glob(f"*/{self._key}.exit"):
+        for path in self._job_dir.glob(f"*/{self.key}.exit"):
             with suppress(OSError, ValueError):
                 return int(path.read_text(encoding="ascii"))
         return None

@@ -49,10 +49,11 @@ def site_of(settings: Settings) -> str:
 def work_of(settings: Settings, spec: JobSpec, run_dir: Path, *, job_id: int, token: str, losses: int) -> Work:
     """Return the work for a run of *spec*, which has the directory in which the job runs.
 
-    *losses* is how often the job was lost. A run after a loss has the key of the lost one.
+    *losses* is how often the job was lost. A run after a loss has the key of the lost one. A job that must not run
+    twice has one key.
     """
     attempt = int(token.partition(".")[0])
-    key = WholeKey.of(str(settings.runs_dir), job_id, max(1, attempt - losses))
+    key = WholeKey.of(str(settings.runs_dir), job_id, max(1, attempt - losses) if spec.requeue else 1)
     warning = spec.signal
     return Work(
         key=str(key),

@@ -15,6 +15,8 @@ from gpuqueue.lazy.frozen import dataclass
 
 #: Files in the run directory: the work, which holds secrets until the follower has read it, and how the job ended.
 WORK, END = "whole.json", "whole-end.json"
+#: How the name of a mark ends that says that the engine was asked for the job of a key.
+ASKED = ".asked"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +75,11 @@ class End:
             account = plain.pop("account")
             return cls(account=None if account is None else Account(**account), **plain)
         return None
+
+
+def mark_asked(run_dir: Path, key: str) -> None:
+    """Note in the run directory that the engine is asked for the job of *key*, on the disk before this returns."""
+    _put(run_dir / f"{key}{ASKED}", {}, sync=True)
 
 
 def _put(path: Path, plain: dict[str, Any], *, sync: bool) -> None:

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 import redis
-from factories import claim, job_of, make_offer, make_spec, must_claim, offered, serve, submit_and_claim
+from factories import claim, job_of, make_device, make_offer, make_spec, must_claim, offered, serve, submit_and_claim
 
+from gpuqueue.model.device import DeviceFilter, DeviceKind
 from gpuqueue.model.event import Act, Cursor
 from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.run import Ending, EndingKind
@@ -91,6 +92,16 @@ def test_a_lost_job_without_requeue_ends_as_lost(queue: JobQueue) -> None:
     claimed = start(queue, requeue=False)
 
     assert JobState.LOST is queue.runs.lose(1, claimed.token, loss_limit=3, detail="gone")
+
+
+def test_a_lost_job_of_an_engine_is_followed_by_its_next_run(queue: JobQueue) -> None:
+    """The engine runs it on, so --no-requeue is no reason to end it."""
+    serve(queue, make_offer("slurm", device=make_device("slurm", kind=DeviceKind.SLURM)))
+    queue.requests.submit(make_spec(requeue=False, device=DeviceFilter.SLURM))
+    claimed = must_claim(queue, "slurm")
+
+    assert JobState.QUEUED is queue.runs.lose(1, claimed.token, loss_limit=3, detail="its follower was killed")
+    assert 1 == must_claim(queue, "slurm").job_id
 
 
 def test_cancel_ends_a_waiting_job_at_once(queue: JobQueue) -> None:

@@ -308,13 +308,16 @@ function after_failure(job, ending, is_long)
   return 'failed'
 end
 
+-- Return whether the next run of a job only follows what its engine runs: a loss is no reason to end it.
+local function is_followed(job) return is_engine((select(5, parse_shape(job.shape)))) end
+
 -- Handle a run whose ending is unknown: queue the job again, hold it, or end it. Used by lose.lua and reap.lua.
 function lose(id, job, now, loss_limit, detail)
   local losses = job.losses + 1
   free_devices(id, job, now)
   local state, reason, later_ms = 'queued', '', nil
   if job.state == 'cancelling' then state = 'cancelled'
-  elseif job.requeue ~= '1' or not queueable(job) then state = 'lost'
+  elseif not queueable(job) or (job.requeue ~= '1' and not is_followed(job)) then state = 'lost'
   elseif losses >= loss_limit then
     later_ms = retry_after(job, 'lost')
     if not later_ms then state, reason = 'held', 'lost_too_often' end

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +15,7 @@ from gpuqueue.engines.engine import AllocationRequest, EngineUnreachable, NotAcc
 from gpuqueue.engines.whole_job import Account, WholeJob
 from workers.whole import follower
 from workers.whole.follower import Follower, code_of, was_asked
-from workers.whole.work import End, Work
+from workers.whole.work import End, Work, mark_asked
 
 KEY, EARLIER = "w663c26a7j17n2", "w663c26a7j17n1"
 RUNNING = Status(phase=Phase.RUNNING, word="running", node="node1")
@@ -87,10 +89,11 @@ def printed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def following(run_dir: Path, engine: Answers, *, pauses: int = 1000) -> Follower:
+def following(run_dir: Path, engine: Answers, *, pauses: int = 1000, requeue: bool = True) -> Follower:
     """Return a follower that the shim ends after so many pauses."""
+    exit_file = f"{run_dir}/{KEY}.exit"
     job = WholeJob(
-        argv=("true",), directory="/tmp", gpus=1, output=f"{run_dir}/{KEY}.out", exit_file=f"{run_dir}/{KEY}.exit"
+        argv=("true",), directory="/tmp", gpus=1, output=f"{run_dir}/{KEY}.out", exit_file=exit_file, requeue=requeue
     )
     left = iter(range(pauses))
 
@@ -170,6 +173,59 @@ def test_an_earlier_job_that_is_not_listed_is_no_living_one(run_dir: Path, *, is
     following(run_dir, engine, pauses=10).follow()
 
     assert ([KEY] if is_known else []) == engine.submitted
+
+
+def killed_before(run_dir: Path, *, s_ago: float) -> Path:
+    """Return the directory of an attempt that asked the engine for the job so long ago, and was killed."""
+    first = run_dir.parent / "1.a"
+    first.mkdir()
+    mark_asked(first, KEY)
+    at_s = time.time() - s_ago
+    os.utime(first / f"{KEY}.asked", (at_s, at_s))
+    return first
+
+
+def test_what_a_killed_attempt_has_handed_over_is_followed(run_dir: Path) -> None:
+    """Also where the job must not run twice."""
+    killed_before(run_dir, s_ago=1)
+    engine = Answers(known={KEY: Ref(KEY, "5")})
+    assert 3 == following(run_dir, engine, requeue=False).follow()
+
+    assert [] == engine.submitted
+
+
+def test_what_may_still_arrive_at_the_engine_is_waited_for(run_dir: Path, printed: list[str]) -> None:
+    """The killed follower has left its sbatch behind, which is slow."""
+    killed_before(run_dir, s_ago=1)
+    engine = Answers()
+    following(run_dir, engine, pauses=5).follow()
+
+    assert [] == engine.submitted
+    assert any("was asked for it a moment ago, and does not list it; it is tried again" in line for line in printed)
+
+
+@pytest.mark.parametrize("requeue", [True, False])
+def test_a_job_that_must_not_run_twice_is_handed_over_once(run_dir: Path, *, requeue: bool) -> None:
+    """The engine has forgotten it, and left no exit code: nobody knows whether it ran."""
+    killed_before(run_dir, s_ago=follower.ARRIVES_S + 1)
+    engine = Answers()
+    assert (3 if requeue else 1) == following(run_dir, engine, requeue=requeue).follow()
+
+    assert ([KEY] if requeue else []) == engine.submitted
+    end = End.read(run_dir)
+    assert end is not None
+    assert ("" if requeue else "it must not run twice (--no-requeue)") in end.refused
+
+
+def test_the_exit_code_of_a_job_that_the_engine_has_forgotten_counts(run_dir: Path, printed: list[str]) -> None:
+    """It ended long ago, while nobody followed it. It is not run again, and its log is there."""
+    first = killed_before(run_dir, s_ago=9000)
+    (first / f"{KEY}.exit").write_text("6\n")
+    (first / f"{KEY}.out").write_text("hello\n")
+    engine = Answers()
+
+    assert (6, []) == (following(run_dir, engine).follow(), engine.submitted)
+    assert "hello\n" in printed
 
 
 def test_what_is_unknown_is_followed_on(run_dir: Path) -> None:
