@@ -261,20 +261,22 @@ class Slurm:
         command = ["env", "SLURM_TIME_FORMAT=%s", "scontrol", "show", "job", "--oneliner", ref.id]
         columns = ["env", "SLURM_TIME_FORMAT=%s", "sacct", "--noheader", "--parsable2", f"--jobs={ref.id}"]
         columns.append(f"--format={','.join(whole.COLUMNS)}")
-        found = whole.account_of_scontrol(self._text(command), name)
+        found = whole.account_of_scontrol(self._text(command) or "", name)
         if found is not None and found.word.upper() not in _ENDED:
             return None
-        more = whole.account_of_sacct(self._text(columns), name)
+        text = self._text(columns)
+        more = whole.account_of_sacct(text or "", name)
+        is_late = text is not None and (more is None or more.word.upper() not in _ENDED)
         if found is None:
-            return None if more is None or more.word.upper() not in _ENDED else more
-        return found if more is None else replace(found, gpu_mem_bytes=more.gpu_mem_bytes)
+            return None if is_late else more
+        return replace(found, gpu_mem_bytes=None if more is None else more.gpu_mem_bytes, is_late=is_late)
 
-    def _text(self, words: Sequence[str]) -> str:
-        """Return what a command of Slurm prints; nothing if it does not answer."""
+    def _text(self, words: Sequence[str]) -> str | None:
+        """Return what a command of Slurm prints; None if it does not answer."""
         try:
             return "\n".join(self._lines(words))
         except EngineUnreachable:
-            return ""
+            return None
 
     # ---- what Slurm says -----------------------------------------------------------------------------------------
 

@@ -54,7 +54,8 @@ class Account:
     """What an engine knows of an allocation that has ended. None: it does not say.
 
     ``word`` is the engine's word for the end, in small letters, such as ``timeout``. Times are in seconds since 1970.
-    ``gpu_mem_bytes`` is the most memory that one of its tasks used on the GPUs.
+    ``gpu_mem_bytes`` is the most memory that one of its tasks used on the GPUs. ``is_late``: there is an accounting
+    that does not have the end yet, so asking again may say more.
     """
 
     word: str
@@ -64,6 +65,7 @@ class Account:
     started_s: float | None = None
     ended_s: float | None = None
     gpu_mem_bytes: int | None = None
+    is_late: bool = False
 
 
 @dataclass(frozen=True, slots=True)

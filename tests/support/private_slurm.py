@@ -85,6 +85,15 @@ class PrivateSlurm:
 
     def start(self) -> None:
         """Start everything, and wait until the node is idle."""
+        self.start_munge()
+        self.start_controller()
+        self._spawn("slurmd", "-D")
+        until(lambda: self.command("sinfo", "--noheader", "--format=%T") == "idle", what="the node", timeout_s=60)
+
+    def start_munge(self) -> None:
+        """Start munged, if it does not run."""
+        if "munged" in self._processes:
+            return
         key, place = self.place / "munge.key", self.place
         key.touch(mode=0o600)
         key.write_bytes(secrets.token_bytes(128))
@@ -93,9 +102,6 @@ class PrivateSlurm:
         words = [f"--{option}={path}" for option, path in files.items()]
         self._spawn("munged", "--foreground", "--force", *words)
         until((place / "munge.socket").exists, what="munged")
-        self.start_controller()
-        self._spawn("slurmd", "-D")
-        until(lambda: self.command("sinfo", "--noheader", "--format=%T") == "idle", what="the node", timeout_s=60)
 
     def start_controller(self) -> None:
         """Start slurmctld, and wait until it answers."""
@@ -110,7 +116,12 @@ class PrivateSlurm:
 
     def command(self, *words: str, stdin: str = "") -> str:
         """Return what a command of Slurm prints; empty if it fails."""
-        done = subprocess.run(
+        done = self.run(*words, stdin=stdin)
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    def run(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """Run a command of Slurm."""
+        return subprocess.run(
             [self._programs.get(words[0], words[0]), *words[1:]],
             env=self.environ,
             input=stdin,
@@ -120,7 +131,6 @@ class PrivateSlurm:
             check=False,
             cwd=self.place,
         )
-        return done.stdout.strip() if done.returncode == 0 else ""
 
     def listed(self, *more: str) -> list[str]:
         """Return the states of the jobs in the queue."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,13 +31,7 @@ class TwoNodeSlurm(PrivateSlurm):
 
     def start(self) -> None:
         """Start everything, and wait until both nodes are idle."""
-        key, place = self.place / "munge.key", self.place
-        key.touch(mode=0o600)
-        key.write_bytes(secrets.token_bytes(128))
-        files = {"key-file": key, "socket": place / "munge.socket", "pid-file": place / "munged.pid"}
-        files |= {"log-file": place / "munge.log", "seed-file": place / "munge.seed"}
-        self._spawn("munged", "--foreground", "--force", *(f"--{option}={path}" for option, path in files.items()))
-        until((place / "munge.socket").exists, what="munged")
+        self.start_munge()
         self.start_controller()
         for name in NODES:
             self._programs[f"slurmd-{name}"] = self._programs["slurmd"]

@@ -42,7 +42,7 @@ SUBMIT_PAUSES_S = (2.0, 5.0, 15.0, 60.0)
 TRUST_S = 60.0
 #: How long a submit may take until the engine lists the job: its command may go on without its follower, in seconds.
 ARRIVES_S = 120.0
-#: How often, and how many times, an end is asked for that the engine does not have yet, in seconds.
+#: How often, and how many times, an end is asked for that the engine or its accounting does not have yet, in seconds.
 POLL_END_S, END_POLLS = 2.0, 5
 _BY_SIGNAL = 128
 
@@ -204,12 +204,13 @@ class Follower:
         return code_of(end)
 
     def _account(self, ref: Ref) -> Account | None:
+        account = None
         for _ in range(END_POLLS):
-            account = self._engine.account(ref)
-            if account is not None:
-                return account
+            account = self._engine.account(ref) or account
+            if account is not None and not account.is_late:
+                break
             self._pause(POLL_END_S)
-        return None
+        return account
 
     # ---- end -----------------------------------------------------------------------------------------------------
 
