@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from gpuqueue.client import reads
 from gpuqueue.client.connection import Connection
 from gpuqueue.client.progress import Usual, job_progress, readings, runs_before
+from gpuqueue.clock import SystemClock
 from gpuqueue.errors import Unreadable
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.lazy.imports import later
 from gpuqueue.model.array import Member
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_spec import Priority
@@ -20,9 +22,13 @@ from gpuqueue.queue.explanation import Explanation
 from gpuqueue.queue.lease import SILENT_HEARTBEATS
 
 if TYPE_CHECKING:
+    from gpuqueue.model import lending
+    from gpuqueue.model.lending import Lender
     from gpuqueue.model.why_sentences import WhySentences
     from gpuqueue.queue.explanation import Preemption, Verdict
     from gpuqueue.queue.lease import DeviceStatus
+else:  # few sites borrow
+    lending = later("gpuqueue.model.lending")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +62,8 @@ class Why:
     preempt_grace_s: float = 0.0
     #: Time after which half of the memory that an external process has freed still counts, in seconds.
     external_half_life_s: float | None = None
+    #: The engines that could lend a device to the job.
+    lenders: tuple[Lender, ...] = ()
     #: The same in sentences, in an answer of the service. The command line makes them itself, in its own time zone.
     sentences: WhySentences | None = None
 
@@ -133,6 +141,7 @@ def why(connection: Connection, job: int | str) -> Why:
         preempt_after_s=settings.preempt_after_s,
         preempt_grace_s=settings.preempt_grace_s,
         external_half_life_s=settings.external_half_life_s,
+        lenders=tuple(lending.lenders_of(settings.burst, asked, SystemClock().now())) if settings.burst else (),
     )
 
 

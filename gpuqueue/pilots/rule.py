@@ -9,38 +9,19 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.burst import PilotSettings
-from gpuqueue.model.device import DeviceFilter
-from gpuqueue.model.job import Job, JobState, WaitReason
-from gpuqueue.model.job_spec import JobSpec
-from gpuqueue.model.placement import fits_model
+from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.lending import why_not_counted
 from gpuqueue.pilots.fleet import TOKEN_NAME, Pilot, PilotRequest
-from gpuqueue.text.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from gpuqueue.client import Client
     from gpuqueue.clock import Clock
     from gpuqueue.model.access_token import AccessToken
 
-#: Why a job waits if more devices help it.
-FOR_DEVICES = frozenset(
-    {
-        WaitReason.MEMORY,
-        WaitReason.DEVICE,
-        WaitReason.NO_GPU,
-        WaitReason.SLOTS,
-        WaitReason.RESERVATION,
-        WaitReason.DRAINED,
-        WaitReason.END,
-        WaitReason.SILENT,
-    }
-)
-#: The part of a pilot's time in which jobs can run: it joins first, and hands back before its end.
-USABLE_LESS_S = 300.0
 #: The most jobs that the rule looks at, the oldest first.
 MAX_JOBS = 1000
 #: What the name of a token says of its pilot.
@@ -132,51 +113,6 @@ def _against(settings: PilotSettings, needed: int, pilots: Sequence[bool], used_
     if settings.hours_a_day is not None and used_hours + wanted_hours > settings.hours_a_day:
         used = f"{used_hours:.1f} of hours_a_day = {settings.hours_a_day:g} GPU-hours were used in the last day"
         yield f"{used}, and a pilot needs {wanted_hours:g}"
-
-
-def why_not_counted(settings: PilotSettings, job: Job, now: datetime) -> str | None:
-    """Return why no pilot is asked for because of *job*, which is queued; None if one is."""
-    return next(
-        chain(_not_yet(settings, job, now), _not_there(settings, job.spec), _too_long(settings, job.spec)), None
-    )
-
-
-def _not_yet(settings: PilotSettings, job: Job, now: datetime) -> Iterator[str]:
-    waited_s = max(0.0, (now - max(job.submitted_at, job.begins_at or job.submitted_at)).total_seconds())
-    if job.reason not in FOR_DEVICES:
-        yield "it does not wait for a device"
-    if waited_s < (settings.when_waiting_s or 0.0):
-        yield f"it has waited for {format_duration(waited_s)}"
-    if settings.users and job.spec.account.name not in settings.users:
-        yield f"{job.spec.account.name} is not in users"
-
-
-def _not_there(settings: PilotSettings, spec: JobSpec) -> Iterator[str]:
-    """Yield why the devices of a pilot are not for the job."""
-    models = spec.placement.models
-    if spec.is_whole:
-        yield "an engine runs it as a whole"
-    if spec.device is DeviceFilter.CPU:
-        yield "it is for a CPU"
-    if spec.pool not in {"", settings.pool}:
-        yield f"it is for the pool {spec.pool}"
-    if spec.gpus > settings.gpus:
-        yield f"it needs {spec.gpus} GPUs of one host, and gpus = {settings.gpus}"
-    if settings.mem_bytes is not None and spec.mem_bytes > settings.mem_bytes:
-        yield f"it needs {format_bytes(spec.mem_bytes)} of a card, and mem = {format_bytes(settings.mem_bytes)}"
-    if spec.placement.devices:
-        yield "it is for a device of this site"
-    if models and not any(fits_model(each, settings.model) for each in models):
-        yield f"it is for {' or '.join(models)}, and model = {settings.model!r}"
-
-
-def _too_long(settings: PilotSettings, spec: JobSpec) -> Iterator[str]:
-    """Yield why the job may not be over in time: the claim has the same rule (``device_end.lua``)."""
-    lasts_s = spec.time_limit_s if spec.time_limit_s is not None else spec.expected_duration_s
-    if lasts_s is None and not spec.requeue:
-        yield "nobody knows how long it takes, and it must not run twice"
-    if lasts_s is not None and lasts_s > settings.hours * 3600 - USABLE_LESS_S:
-        yield f"it may take {format_duration(lasts_s)}, and hours = {settings.hours:g}"
 
 
 def gpus_for(settings: PilotSettings, jobs: Sequence[Job]) -> int:

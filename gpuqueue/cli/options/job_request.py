@@ -44,8 +44,10 @@ if TYPE_CHECKING:
     from click import shell_completion
 
     from gpuqueue.words import values
+    from gpuqueue.words.why import start
 else:
     shlex = later("shlex")
+    start = later("gpuqueue.words.why.start")
     shell_completion = later("click.shell_completion")
     values = later("gpuqueue.words.values")
 
@@ -221,7 +223,10 @@ def warn_if_alone(client: Client, job: Job) -> None:
     with contextlib.suppress(GpuQueueError):
         devices = client.devices.list()
         lost = next((each for each in devices if each.lost_gpus), None)
-        if not devices:
+        lent = "" if job.spec.placement.devices else start.lent_words(client.jobs.why(job.id))
+        if lent:
+            missing = f"no device that is served now can run job {job.id}: {lent}"
+        elif not devices:
             remedy = how_to_start(client.settings)
             missing = f"no worker has announced a device: the job waits. {remedy[0].upper()}{remedy[1:]}"
         elif job.spec.placement.devices:

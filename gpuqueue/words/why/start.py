@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 
 from gpuqueue.client.why import Why
+from gpuqueue.model.burst import ENGINES
+from gpuqueue.model.lending import Lender
 from gpuqueue.queue.explanation import NEVER_THERE, Explanation, Obstacle, Start, Verdict
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_duration
@@ -176,7 +178,8 @@ def _no_start(found: Why, explanation: Explanation) -> str:
         hosts = " or ".join(map(plain, lost))
         return f"not before {hosts} finds a GPU: see below. On the CPU: gpuqueue edit {found.job.label} --device any"
     if explanation.devices and not possible:
-        return "never: no device that is served now can run it: see the reasons below, and edit the job"
+        never = "never: no device that is served now can run it: see the reasons below, and edit the job"
+        return lent_words(found) or never
     holders = _reserved_from(found, possible)
     if holders:
         first = ", ".join(named(found, each) for each in sorted(holders))
@@ -190,8 +193,30 @@ def _no_start(found: Why, explanation: Explanation) -> str:
         or _when_open(found, possible)
         or when_freed_memory_counts(found, possible)
         or when_external_ends(found, possible)
+        or lent_words(found)
         or "unknown: no device that is served now will ever have enough room"
     )
+
+
+def lent_words(found: Why) -> str:
+    """Return when a pilot may run the job, which no device of the site can; empty if the site borrows none."""
+    spec = found.job.spec
+    if spec.is_whole:
+        return f"not before a host hands jobs to {spec.device}: gpuqueue up --devices {spec.device}"
+    ways = [f"a pilot of {ENGINES[each.engine]} {_asked_for(each)}" for each in found.lenders if each.why_not is None]
+    if ways:
+        return f"not before a pilot runs: {' or '.join(ways)}"
+    return "; ".join(
+        f"never: no pilot of {ENGINES[each.engine]} is for it: {each.why_not}" for each in found.lenders[:1]
+    )
+
+
+def _asked_for(lender: Lender) -> str:
+    """Return when a pilot is asked for, in words."""
+    if lender.asks_in_s is None:
+        return f"can run it once an admin asks for one with gpuqueue burst {lender.engine}"
+    when = f"in {format_duration(math.ceil(lender.asks_in_s))}" if lender.asks_in_s else "with its next turn"
+    return f"can run it, and the rule asks for one {when}: see gpuqueue burst why {lender.engine}"
 
 
 def _has_lost(found: Why, device: Verdict) -> bool:

@@ -52,3 +52,26 @@ def test_without_slurm_nothing_is_submitted_and_no_token_stays(served: ServedSit
     assert "/no/such/wrapper cannot be run (No such file or directory): is Slurm installed here? set wrapper" in err
     assert (0, "no pilots: see gpuqueue burst --help\n") == burst(served, "list")[:2]
     assert [] == json.loads(burst(served, "list", "--json")[1])
+
+
+@pytest.mark.parametrize(
+    ("settings", "when"),
+    [
+        ({}, "once an admin asks for one with gpuqueue burst slurm"),
+        ({"when_waiting": "30m"}, "and the rule asks for one in "),
+    ],
+)
+def test_a_job_that_only_a_pilot_can_run_is_told_so(served: ServedSite, settings: dict[str, str], when: str) -> None:
+    """Neither ``submit`` nor ``why`` says that no GPU is served, or that it never runs."""
+    for each in served.queue.devices.all():
+        served.queue.devices.withdraw(each.host, each.device.uuid)
+    environ = {**served.environ, "GPUQUEUE_BURST": json.dumps({"slurm": settings})}
+    done = command(["submit", "--mem", "1G", "--", "true"], environ)
+    job = done.stdout.strip()
+    words = "not before a pilot runs: a pilot of Slurm can run it"
+
+    assert f"gpuqueue: no device that is served now can run job {job}: {words}" in done.stderr
+    assert when in done.stderr
+    why = command(["why", job], environ).stdout
+    assert f"start  {words}" in why
+    assert when in why
