@@ -67,6 +67,7 @@ HOMES = {
     "JobState": "gpuqueue.model.job",
     "JobValues": "gpuqueue.model.job_values",
     "LearningReport": "gpuqueue.model.learning_report",
+    "Lender": "gpuqueue.model.lending",
     "Line": "gpuqueue.learning.line",
     "LimitsInUse": "gpuqueue.model.limits",
     "Me": "gpuqueue.model.access",

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuqueue.engines import slurm_whole as whole
@@ -72,10 +73,14 @@ _LEFT = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlurmAccess:
-    """How Slurm is reached: ``wrapper`` before each command, such as ``ssh login``, and more ``options`` for sbatch."""
+    """How Slurm is reached: ``wrapper`` before each command, such as ``ssh login``, and more ``options`` for sbatch.
+
+    ``logs`` is the directory for the logs of pilots on the machines of Slurm. Empty: the home there.
+    """
 
     wrapper: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
+    logs: str = ""
     ask_s: float = ASK_S
     submit_s: float = SUBMIT_S
     search_s: float = SEARCH_S
@@ -179,7 +184,7 @@ class Slurm:
             f"--signal=B:TERM@{math.ceil(request.warning_s)}",
             "--no-requeue",
             "--export=NONE",
-            f"--output={NAME}{key}.log",
+            f"--output={self._access.logs and f'{self._access.logs}/'}{NAME}{key}.log",
             *self._access.options,
         ]
 
@@ -316,17 +321,24 @@ class Slurm:
         return done.stdout.splitlines()
 
     def _run(self, words: Sequence[str], *, limit_s: float, script: str = "") -> subprocess.CompletedProcess[str]:
-        """Run a command of Slurm.
+        """Run a command of Slurm, in the home of this account, where ssh begins too: a service may be in ``/``.
 
         Raises:
             EngineUnreachable: it is not there, or did not end in time; then it was killed, and may have had its effect.
 
         """
         command = [*self._access.wrapper, *words]
-        pipe = subprocess.PIPE
+        pipe, home = subprocess.PIPE, Path("~").expanduser()
         try:
             with subprocess.Popen(
-                command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, errors="replace", start_new_session=True
+                command,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+                cwd=home if home.is_dir() else None,
             ) as process:
                 try:
                     out, err = process.communicate(script, timeout=limit_s)
@@ -406,7 +418,7 @@ def _last(text: str) -> str:
 
 def engine_of(settings: PilotSettings) -> Slurm:
     """Return the engine of the table ``[burst.slurm]``."""
-    return Slurm(SlurmAccess(wrapper=settings.wrapper, options=settings.options))
+    return Slurm(SlurmAccess(wrapper=settings.wrapper, options=settings.options, logs=settings.logs))
 
 
 def left_here_s(environ: Mapping[str, str]) -> float | None:

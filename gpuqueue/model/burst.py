@@ -12,6 +12,7 @@ from typing import Any
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.device import cards_in, without_beside
 from gpuqueue.text.sanitize import brief, name_of
 from gpuqueue.text.units import parse_bytes, parse_duration
 
@@ -24,6 +25,7 @@ class PilotSettings:
 
     - ``wrapper``: words before each command of the engine, such as ``ssh login``.
     - ``options``: more words for its submit command, such as ``--partition=gpu --account=lab``.
+    - ``logs``: the directory of its machines for the logs of pilots. Empty: the home there.
 
     Of Kubernetes alone:
 
@@ -62,6 +64,7 @@ class PilotSettings:
 
     wrapper: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
+    logs: str = ""
     image: str = ""
     namespace: str = "default"
     kubeconfig: str = ""
@@ -91,6 +94,10 @@ class PilotSettings:
     model: str = ""
 
 
+#: How simulated devices begin in a setting.
+SIMULATED = "sim:"
+#: A path that means the same in a shell, and in Slurm, where % is a sign.
+_PLAIN_PATH = re.compile(r"(/[A-Za-z0-9._@+-]+)+")
 #: Largest number of pilots or GPUs, and of hours, in a setting.
 MAX_COUNT, MIN_HOURS, MAX_HOURS = 1000, 0.1, 100_000.0
 #: The engines that there are, and what people call them. ``gpuqueue/engines/NAME.py`` has the rest.
@@ -133,6 +140,18 @@ def _flag(raw: str) -> bool:
 def _absolute(raw: str) -> str:
     if raw and (not raw.startswith(("/", "$")) or not raw.isprintable()):
         raise BadRequest(f"{brief(raw)} is no absolute path")
+    return raw
+
+
+def _devices(raw: str) -> str:
+    first = without_beside(raw)
+    sizes = first.removeprefix(SIMULATED).split("+") if first.startswith(SIMULATED) else []
+    try:
+        named = bool(sizes) and all(parse_bytes(size.rpartition("x")[2]) for size in sizes)
+    except BadRequest:
+        named = False
+    if not named and first not in {"auto", "gpu", "cpu"} and cards_in(first) is None:
+        raise BadRequest(f"{brief(raw)} names no devices: write gpu, auto, gpu,cpu, or gpu:0,1 for only those GPUs")
     return raw
 
 
@@ -192,7 +211,11 @@ def _pool(raw: str) -> str:
 
 #: Key in the table of one engine -> the field, and what reads its text.
 _OWN_KEYS: Mapping[str, Mapping[str, tuple[str, Callable[[str], Any]]]] = {
-    "slurm": {"wrapper": ("wrapper", _words), "options": ("options", _options)},
+    "slurm": {
+        "wrapper": ("wrapper", _words),
+        "options": ("options", _options),
+        "logs": ("logs", _matching(_PLAIN_PATH, "absolute path of letters, digits and ._@+-")),
+    },
     "kubernetes": {
         "image": ("image", _line),
         "namespace": ("namespace", _matching(_NAMESPACE, "namespace")),
@@ -211,7 +234,7 @@ _KEYS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "program": ("program", _absolute),
     "prepare": ("prepare", _line),
     "directory": ("directory", _absolute),
-    "devices": ("devices", _line),
+    "devices": ("devices", _devices),
     "pool": ("pool", _pool),
     "idle": ("idle_s", parse_duration),
     "wait": ("wait_s", parse_duration),

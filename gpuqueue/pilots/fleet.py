@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
@@ -51,6 +52,8 @@ TOKEN_NAME = "pilot: "  # noqa: S105 - a name
 MARGIN_S = 3600.0
 #: Warning before the end of an allocation, in seconds. Runs are preempted then, and hand back.
 WARNING_S = 120.0
+#: Time between two tries to declare the host of an ended pilot lost, in seconds.
+SETTLE_STEP_S = 0.5
 LEAST_HOURS, MOST_HOURS = 0.1, 720.0
 _HOST = re.compile(r"([a-z]+)-([a-z0-9]{4,20})")
 
@@ -245,11 +248,13 @@ class Pilots:
 
     # ---- end -----------------------------------------------------------------------------------------------------
 
-    def settle(self, pilots: Sequence[Pilot]) -> Mapping[int, JobState]:
+    def settle(self, pilots: Sequence[Pilot], *, wait_s: float = 0.0) -> Mapping[int, JobState]:
         """Tidy up after those of *pilots* whose allocations are over: revoke the token, queue their jobs again.
 
-        Pilots that could hand back have done all that. Return the states of the jobs of those that could not.
+        Pilots that could hand back have done all that. Return the states of the jobs of those that could not. A host
+        that sent a heartbeat a moment ago is left to the next call, unless it is silent for long within *wait_s*.
         """
+        until_s = time.monotonic() + wait_s
         ended = [pilot for pilot in pilots if pilot.status.phase is Phase.ENDED]
         changed: dict[int, JobState] = {}
         if not ended:
@@ -257,13 +262,23 @@ class Pilots:
         hosts = {device.host for device in self._client.devices.list()}
         for pilot in ended:
             if pilot.host in hosts:
-                try:
-                    changed.update(self._client.devices.lost(pilot.host))
-                except Refused:  # its last heartbeat is too recent: the next call does it
+                lost = self._lost(pilot.host, until_s)
+                if lost is None:
                     continue
+                changed.update(lost)
             with suppress(Refused):
                 self._access.revoke_token(pilot.token.id)
         return changed
+
+    def _lost(self, host: str, until_s: float) -> Mapping[int, JobState] | None:
+        """Declare *host* lost. None: its last heartbeat is too recent, until *until_s* on the steady clock."""
+        while True:
+            try:
+                return self._client.devices.lost(host)
+            except Refused:
+                if time.monotonic() >= until_s:
+                    return None
+            time.sleep(SETTLE_STEP_S)
 
     def cancel(self, pilot: Pilot, *, now: bool = False) -> None:
         """Give a pilot up. A running one hands back first, unless *now*; one that waits never joins.

@@ -41,6 +41,10 @@ class KubernetesSite(PilotSite):
         job = self.cluster.api.objects.get(("jobs", job_of(host)))
         return job is not None and not job["status"].get("conditions")
 
+    def unfinished(self) -> int:
+        """Return how many Jobs have not ended."""
+        return sum(not job["status"].get("conditions") for job in self.cluster.api.of_kind("jobs"))
+
     def log(self, host: str) -> str:
         """Return what a pilot has written."""
         return self.cluster.log(job_of(host))
@@ -121,7 +125,8 @@ def test_a_pilot_that_was_killed_is_settled_by_the_list(site: KubernetesSite) ->
     job = site.submit("--", "sleep", "600")
     site.until_running(job)
     site.cluster.kill(job_of(host))
-    until(lambda: f"job {job} was on a pilot that has ended" in site.cli("burst", "list").stderr, what="it is settled")
+    until(lambda: not site.is_listed(host), what="the end of its Job")
+    assert f"job {job} was on a pilot that has ended" in site.cli("burst", "list").stderr
 
     assert JobState.QUEUED is site.client.jobs.get(job).state
     site.cli("cancel", str(job))
@@ -147,6 +152,32 @@ def test_an_idle_pilot_gives_back(site: KubernetesSite) -> None:
     host = site.burst(idle="1s")
     site.until_gone(host)
     assert "no job ran for 1.0s: the pilot gives back" in site.log(host)
+
+
+def test_the_rule_borrows_as_much_as_is_needed_and_gives_it_back(
+    site: KubernetesSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two jobs, each for a whole device: from no Job to two, one after the other, and back to none."""
+    monkeypatch.setenv("no_proxy", "*")
+    go, most = tmp_path / "go", 0
+    jobs = [site.submit("--mem", "7G", "--", "bash", "-c", LOOP, str(go)) for _ in range(2)]
+    with site.rule(devices="sim:1x8G", when_waiting="1s", hours="1", idle="20s") as burster:
+
+        def run() -> bool:
+            nonlocal most
+            burster.turn()
+            most = max(most, site.unfinished())
+            return all(site.client.jobs.get(job).state is JobState.RUNNING for job in jobs)
+
+        until(run, what="two pilots", timeout_s=150)
+        assert 2 == most
+        go.touch()
+        until(lambda: burster.turn() or not site.unfinished(), what="no pilot", timeout_s=90)
+
+    hosts = {run.host for job in jobs for run in site.client.jobs.newest(str(job)).runs}
+    assert 2 == len(hosts)
+    for host in hosts:
+        site.until_gone(str(host))
 
 
 def test_what_a_person_does_wrong_is_one_line(site: KubernetesSite) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,11 +13,8 @@ from bounded import until
 from pilot_site import PilotSite, pilot_site
 from private_slurm import PrivateSlurm, running_slurm
 
-from gpuqueue.clock import SystemClock
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import EndingKind
-from gpuqueue.service.bursting import Burster
-from gpuqueue.settings.settings import Settings
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
 
@@ -107,7 +102,8 @@ def test_a_pilot_that_was_killed_is_settled_by_the_list(site: PilotSite, slurm: 
     ref = slurm.command("squeue", "--noheader", "--format=%i", f"--name=gpuqueue-{host.partition('-')[2]}")
     slurm.command("scancel", "--full", "--signal=KILL", ref)
     site.kill(host)
-    until(lambda: f"job {job} was on a pilot that has ended" in site.cli("burst", "list").stderr, what="it is settled")
+    until(lambda: not slurm.listed(f"--name=gpuqueue-{host.partition('-')[2]}"), what="its end in Slurm")
+    assert f"job {job} was on a pilot that has ended" in site.cli("burst", "list").stderr
 
     assert JobState.QUEUED is site.client.jobs.get(job).state
     assert [] != [*site.place.glob(f"gpuqueue-{host.partition('-')[2]}-*")]
@@ -189,13 +185,9 @@ def test_the_rule_borrows_as_much_as_is_needed_and_gives_it_back(
     """Two jobs, each for a whole device: from no pilot to two, one after the other, and back to none."""
     for name in ("PATH", "SLURM_CONF"):
         monkeypatch.setenv(name, slurm.environ[name])
-    monkeypatch.chdir(slurm.place)
-    rule = {**site.settings, "devices": "sim:1x8G", "when_waiting": "1s", "hours": "1", "idle": "20s"}
-    own = {name: value for name, value in site.served.environ.items() if name.startswith("GPUQUEUE_")}
-    settings = Settings.load({**own, "GPUQUEUE_BURST": json.dumps({"slurm": rule})})
     go, most = tmp_path / "go", 0
     jobs = [site.submit("--mem", "7G", "--", "bash", "-c", LOOP, str(go)) for _ in range(2)]
-    with closing(Burster(settings, SystemClock(), turn_s=0.5)) as burster:
+    with site.rule(devices="sim:1x8G", when_waiting="1s", hours="1", idle="20s") as burster:
 
         def run() -> bool:
             nonlocal most

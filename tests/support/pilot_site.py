@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import psutil
@@ -17,7 +17,10 @@ from private_slurm import PrivateSlurm
 from service_fixtures import ServedSite, serving
 
 from gpuqueue.client import Client
+from gpuqueue.clock import SystemClock
 from gpuqueue.model.job import JobState
+from gpuqueue.service.bursting import Burster
+from gpuqueue.settings.settings import Settings
 
 
 class PilotSite:
@@ -27,8 +30,9 @@ class PilotSite:
 
     def __init__(self, served: ServedSite, slurm: PrivateSlurm, place: Path, client: Client) -> None:
         self.served, self.slurm, self.place, self.client = served, slurm, place, client
-        self.environ, self.cwd = slurm.environ, slurm.place  # Slurm writes the log of a pilot there
-        self.settings = {**settings_of(served, place), "program": str(BIN / "gpuqueue")}
+        self.environ, self.cwd = slurm.environ, slurm.place
+        own = {"program": str(BIN / "gpuqueue"), "logs": str(slurm.place)}
+        self.settings = {**settings_of(served, place), **own}
 
     def cli(self, *words: str, code: int = 0, **changed: str) -> subprocess.CompletedProcess[str]:
         """Run ``gpuqueue`` with the settings of the site, some of its table *changed*."""
@@ -51,6 +55,14 @@ class PilotSite:
     def burst(self, **changed: str) -> str:
         """Ask for a pilot of two GPUs, and return the name of its host."""
         return self.cli("burst", self.engine, "--gpus", "2", "--hours", "1", **changed).stdout.strip()
+
+    @contextmanager
+    def rule(self, **changed: str) -> Iterator[Burster]:
+        """Return the rule of a service with the settings of the site, some of its table *changed*."""
+        own = {name: value for name, value in self.served.environ.items() if name.startswith("GPUQUEUE_")}
+        table = json.dumps({self.engine: {**self.settings, **changed}})
+        with closing(Burster(Settings.load({**own, "GPUQUEUE_BURST": table}), SystemClock(), turn_s=0.5)) as burster:
+            yield burster
 
     def submit(self, *words: str) -> int:
         """Submit a job for a pilot, with a time limit."""

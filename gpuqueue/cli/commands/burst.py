@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 else:
     fleet = later("gpuqueue.pilots.fleet")
 
+#: How long ``burst list`` waits until an ended pilot has been silent for long enough, in seconds.
+SETTLE_S = 30.0
 #: The most jobs that ``burst why`` lists.
 MAX_SHOWN = 20
 
@@ -113,7 +115,7 @@ def list_pilots(*, as_json: bool) -> None:
     with Client() as client:
         pilots = _pilots(client)
         found = pilots.list()
-        requeued = pilots.settle(found)
+        requeued = pilots.settle(found, wait_s=SETTLE_S)
     for job_id, state in requeued.items():
         print_message("gpuqueue", f"job {job_id} was on a pilot that has ended: it is {state}")
     if as_json:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from gpuqueue.client.why import Why
-from gpuqueue.model.burst import ENGINES
-from gpuqueue.model.lending import Lender
+from gpuqueue.lazy.imports import later
 from gpuqueue.queue.explanation import NEVER_THERE, Explanation, Obstacle, Start, Verdict
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_duration
 from gpuqueue.words.values import clock, missing_devices
 from gpuqueue.words.why.devices import called, count, label, named, trouble_on
+
+if TYPE_CHECKING:
+    from gpuqueue.model import burst
+    from gpuqueue.model.lending import Lender
+else:  # few sites borrow
+    burst = later("gpuqueue.model.burst")
 
 #: Obstacles of a device that takes no job. A job on several devices cannot use it together with others.
 _CLOSED = {Obstacle.DRAINED, Obstacle.END, Obstacle.SILENT}
@@ -203,11 +209,13 @@ def lent_words(found: Why) -> str:
     spec = found.job.spec
     if spec.is_whole:
         return f"not before a host hands jobs to {spec.device}: gpuqueue up --devices {spec.device}"
-    ways = [f"a pilot of {ENGINES[each.engine]} {_asked_for(each)}" for each in found.lenders if each.why_not is None]
+    ways = [
+        f"a pilot of {burst.ENGINES[each.engine]} {_asked_for(each)}" for each in found.lenders if each.why_not is None
+    ]
     if ways:
         return f"not before a pilot runs: {' or '.join(ways)}"
     return "; ".join(
-        f"never: no pilot of {ENGINES[each.engine]} is for it: {each.why_not}" for each in found.lenders[:1]
+        f"never: no pilot of {burst.ENGINES[each.engine]} is for it: {each.why_not}" for each in found.lenders[:1]
     )
 
 

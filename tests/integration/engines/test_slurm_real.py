@@ -34,7 +34,7 @@ def _commands(slurm: PrivateSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the commands of Slurm find this one."""
     for name in ("PATH", "SLURM_CONF"):
         monkeypatch.setenv(name, slurm.environ[name])
-    monkeypatch.chdir(slurm.place)
+    monkeypatch.setenv("HOME", str(slurm.place))
 
 
 def wrapped(slurm: PrivateSlurm, text: str) -> tuple[str, ...]:
@@ -158,6 +158,38 @@ def test_a_job_that_waits_too_long_is_dropped_by_slurm(slurm: PrivateSlurm) -> N
 
     assert "Deadline=20" in deadline
     assert "Requeue=0" in deadline
+
+
+def test_a_log_is_in_the_home_or_where_the_settings_say(
+    slurm: PrivateSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the caller is: a service may be in ``/``."""
+    monkeypatch.chdir("/")
+    (tmp_path / "logs").mkdir()
+    for access, place in (
+        (SlurmAccess(), slurm.place),
+        (SlurmAccess(logs=str(tmp_path / "logs")), tmp_path / "logs"),
+    ):
+        ref = Slurm(access).submit(asking("echo hello"), new_key())
+        until_phase(Slurm(), ref, Phase.ENDED)
+        assert "hello\n" == (place / f"{NAME}{ref.key}.log").read_text()
+
+
+def test_commands_go_through_a_wrapper_as_through_ssh(slurm: PrivateSlurm, tmp_path: Path) -> None:
+    """It joins its words for a shell of another directory and environment; standard input goes through."""
+    kept = f"PATH={slurm.environ['PATH']} SLURM_CONF={slurm.environ['SLURM_CONF']} HOME={tmp_path}"
+    ssh = f'echo "$@" >> {tmp_path}/words; shift 2; cd {tmp_path} && exec env -i {kept} sh -c "$*"'
+    engine = Slurm(SlurmAccess(wrapper=(*wrapped(slurm, ssh), "-q", "login")))
+    ref = engine.submit(asking("echo hello; trap exit TERM; while :; do sleep 0.1; done"), new_key())
+    until_phase(engine, ref, Phase.RUNNING)
+    log = tmp_path / f"{NAME}{ref.key}.log"
+    until(lambda: log.exists() and log.read_text() == "hello\n", what="its log in the home there")
+    assert [ref] == [*engine.find([ref.key])]
+    engine.cancel(ref)
+    until_phase(engine, ref, Phase.ENDED)
+    words = (tmp_path / "words").read_text().splitlines()
+    assert {"-q login"} == {" ".join(line.split()[:2]) for line in words}
+    assert {"sbatch", "squeue", "scancel"} <= {line.split()[2] for line in words}
 
 
 def test_the_command_line_has_no_secret(slurm: PrivateSlurm, tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
 from gpuqueue.errors import BadRequest
-from gpuqueue.model.burst import PilotSettings
+from gpuqueue.model.burst import PilotSettings, parse_burst
 from gpuqueue.settings.settings import Settings
 
 TABLE = """
@@ -64,6 +65,10 @@ def test_fields_of_a_pod_are_written_as_kubernetes_has_them(tmp_path: Path) -> N
         ("[burst.pbs]\n", "'pbs' is no engine: there is slurm, kubernetes"),
         ("[burst.slurm]\npartition = 'gpu'\n", "'partition' is no setting of slurm: there are wrapper, options"),
         ("[burst.slurm]\nidle = 'soon'\n", "slurm.idle: "),
+        ("[burst.slurm]\ndevices = 'foo'\n", "slurm.devices: 'foo' names no devices: write gpu, auto"),
+        ("[burst.slurm]\ndevices = 'slurm'\n", "slurm.devices: 'slurm' names no devices"),
+        ("[burst.slurm]\ndevices = 'sim:2xmuch'\n", "slurm.devices: 'sim:2xmuch' names no devices"),
+        ("[burst.slurm]\nlogs = '/logs/%j'\n", "slurm.logs: '/logs/%j' is no absolute path"),
         ('[burst.slurm]\noptions = "--x=\'"\n', "slurm.options: .*No closing quotation"),
         ('[burst.slurm]\noptions = "--job-name=foo"\n', "slurm.options: gpuqueue sets --job-name itself"),
         ('[burst.slurm]\noptions = "--arr=0-1"\n', "slurm.options: gpuqueue sets --arr itself"),
@@ -88,3 +93,11 @@ def test_a_table_that_cannot_be_used_says_why(text: str, said: str, tmp_path: Pa
     path.write_text(text)
     with pytest.raises(BadRequest, match=f"setting burst .*{said}"):
         Settings.load({"GPUQUEUE_CONFIG": str(path), "GPUQUEUE_STATE_DIR": "/s"})
+
+
+@pytest.mark.parametrize(
+    "devices", ["gpu", "auto", "gpu,cpu", "gpu:0,2", "cpu", "sim:4x24G", "sim:8G", "sim:1x8G+2x16G"]
+)
+def test_what_a_pilot_serves_is_read_as_up_does(devices: str) -> None:
+    """A word that names no devices was an error of the node alone, after the wait in the queue of the cluster."""
+    assert devices == parse_burst(json.dumps({"slurm": {"devices": devices}}))["slurm"].devices
