@@ -94,15 +94,13 @@ def test_a_pilot_that_slurm_ends_requeues_its_jobs(site: PilotSite, slurm: Priva
     assert "saved" in site.cli("logs", str(saving)).stdout
 
 
-def test_a_pilot_that_was_killed_is_settled_by_the_list(site: PilotSite, slurm: PrivateSlurm) -> None:
+def test_a_pilot_that_was_killed_is_settled_by_the_list(site: PilotSite) -> None:
     """Nothing could hand back. `burst list` queues the job again, and the next pilot removes what is left on disk."""
     host = site.burst()
     job = site.submit("--", "sleep", "600")
     site.until_running(job)
-    ref = slurm.command("squeue", "--noheader", "--format=%i", f"--name=gpuqueue-{host.partition('-')[2]}")
-    slurm.command("scancel", "--full", "--signal=KILL", ref)
     site.kill(host)
-    until(lambda: not slurm.listed(f"--name=gpuqueue-{host.partition('-')[2]}"), what="its end in Slurm")
+    until(lambda: not site.is_listed(host), what="its end in Slurm")
     assert f"job {job} was on a pilot that has ended" in site.cli("burst", "list").stderr
 
     assert JobState.QUEUED is site.client.jobs.get(job).state

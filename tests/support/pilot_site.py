@@ -97,16 +97,20 @@ class PilotSite:
         assert [] == [*self.place.glob(f"gpuqueue-{host.partition('-')[2]}-*")]
 
     def kill(self, host: str) -> None:
-        """Kill all processes of a pilot, as when its node dies. Without cgroups Slurm misses some that are detached."""
-        place = f"{self.place}/gpuqueue-{host.partition('-')[2]}-"
+        """Kill all processes of a pilot, as when its node dies: those of its script first, which would hand back."""
+        ref = self.slurm.command("squeue", "--noheader", "--format=%i", f"--name=gpuqueue-{host.partition('-')[2]}")
+        assert ref
 
         def killed() -> bool:
-            found = 0
+            found = []
             for process in psutil.process_iter():
                 with contextlib.suppress(psutil.Error):
-                    if f"GPUQUEUE_CONFIG={place}" in f"GPUQUEUE_CONFIG={process.environ().get('GPUQUEUE_CONFIG', '')}":
-                        process.kill()
-                        found += 1
+                    if process.environ().get("SLURM_JOB_ID") == ref and "slurmstepd" not in process.name():
+                        process.suspend()
+                        found.append(process)
+            for process in found:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
             return not found
 
         until(killed, what="no process")

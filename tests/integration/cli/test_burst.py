@@ -61,7 +61,9 @@ def test_without_slurm_nothing_is_submitted_and_no_token_stays(served: ServedSit
         ({"when_waiting": "30m"}, "and the rule asks for one in "),
     ],
 )
-def test_submit_and_why_name_the_pilot_that_a_job_waits_for(served: ServedSite, settings: dict[str, str], when: str) -> None:
+def test_submit_and_why_name_the_pilot_that_a_job_waits_for(
+    served: ServedSite, settings: dict[str, str], when: str
+) -> None:
     """Neither ``submit`` nor ``why`` says that no GPU is served, or that it never runs."""
     for each in served.queue.devices.all():
         served.queue.devices.withdraw(each.host, each.device.uuid)
