@@ -142,8 +142,11 @@ def requeue() -> None:
 
 
 def _directory() -> str | None:
-    """Return the run directory, None outside a job. A warm interpreter imports this before it becomes a job."""
-    if _State.directory is None:
+    """Return the run directory, None outside a job and in a second command (``gpuqueue exec``).
+
+    A warm interpreter imports this before it becomes a job.
+    """
+    if _State.directory is None and "GPUQUEUE_EXEC" not in os.environ:
         _State.directory = os.environ.get("GPUQUEUE_RUN_DIR")
     return _State.directory
 

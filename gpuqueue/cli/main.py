@@ -24,6 +24,7 @@ COMMANDS = {
     "shell": ("gpuqueue.cli.commands.shell", "Start a shell on a device, at this terminal."),
     "notebook": ("gpuqueue.cli.commands.notebook", "Start Jupyter on a device, and print its address."),
     "attach": ("gpuqueue.cli.follow.attach", "Show a job's output, return its exit code."),
+    "exec": ("gpuqueue.cli.commands.exec", "Run a second command in a running job."),
     "queue": ("gpuqueue.cli.commands.queue", "List the jobs that have not ended."),
     "show": ("gpuqueue.cli.commands.show", "Show the request, the runs and the log of a job."),
     "why": ("gpuqueue.cli.commands.why", "Explain why a job waits, and when it may start."),
@@ -95,7 +96,10 @@ COLLECT_AT = 100_000
 SHOWN = 12
 #: Headings of the list of commands, in the order of the help. Commands without a heading come last.
 SECTIONS: Mapping[str, tuple[str, ...]] = {
-    "Jobs": ("submit", "run", "shell", "notebook", "attach", "queue", "show", "why", "logs", "fetch", "wait", "cron"),
+    "Jobs": (
+        *("submit", "run", "shell", "notebook", "attach", "exec", "queue", "show", "why", "logs", "fetch", "wait"),
+        "cron",
+    ),
     "Change jobs": ("cancel", "hold", "release", "edit", "extend", "move", "retry", "tag", "note"),
     "Planning": ("estimate", "probe", "simulate"),
     "History": ("history", "stats", "notify", "snapshots"),

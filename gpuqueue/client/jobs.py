@@ -27,22 +27,26 @@ if TYPE_CHECKING:
         reads,
         retry,
         retry_selection,
+        second_command,
         selection,
         submit,
         wait,
         why,
     )
     from gpuqueue.client.changes import Change
+    from gpuqueue.client.second_command import JobCommand
     from gpuqueue.client.selection import Chosen, StateFilter, Which
     from gpuqueue.client.why import Why
     from gpuqueue.errors import Unreachable
-    from gpuqueue.model import job_request, queue_query
+    from gpuqueue.model import api, job_request, queue_query
     from gpuqueue.model.event import Event
     from gpuqueue.model.job_request import JobEdit, JobRequest
     from gpuqueue.model.queue_query import QueueQuery
     from gpuqueue.model.run import Listing, Record
+    from gpuqueue.model.terminal_size import Window
     from gpuqueue.queue.senders import Sender
 else:
+    api = later("gpuqueue.model.api")
     changes = later("gpuqueue.client.changes")
     edit = later("gpuqueue.client.edit")
     job_request = later("gpuqueue.model.job_request")
@@ -53,6 +57,7 @@ else:
     reads = later("gpuqueue.client.reads")
     retry = later("gpuqueue.client.retry")
     retry_selection = later("gpuqueue.client.retry_selection")
+    second_command = later("gpuqueue.client.second_command")
     selection = later("gpuqueue.client.selection")
     submit = later("gpuqueue.client.submit")
     wait = later("gpuqueue.client.wait")
@@ -383,6 +388,21 @@ class Jobs:
 
         """
         return edit.edit(self._connection, job, wanted)
+
+    def exec(
+        self, job: int | str, argv: Sequence[str], *, window: Window | None = None, stdin: bool = False
+    ) -> JobCommand:
+        """Run a second command in a running job of this account, with the job's account, environment and directory.
+
+        The command ends with the run of the job, and when the result is closed. With *window* it has a terminal of that
+        size; without one it has a standard input only with *stdin*.
+
+        Raises:
+            Refused: the job does not run, is another account's, or runs in a container or an engine.
+
+        """
+        command = api.SecondCommand(argv=tuple(argv), window=window, has_input=stdin)
+        return second_command.begun(self._connection, job, command)
 
     def extend(self, job: int | str, time: str | float) -> Job:
         """Raise the time limit of a job that waits or runs by *time*, and return the job. Its run goes on at once.

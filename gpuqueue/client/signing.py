@@ -53,6 +53,10 @@ class Signer:
         starts_s = time.time() if begin_at is None else max(time.time(), begin_at.timestamp())
         return replace(spec, ticket=ticket.sign(self._key, _statement(spec, job_id, int(starts_s) + ticket.VALID_S)))
 
+    def command(self, statement: Mapping[str, Any]) -> str:
+        """Return the signature of a second command in a run. It must come from the owner of the job."""
+        return ticket.sign_command(self._key, statement)
+
     def sealed(self, made: Repetition) -> Repetition:
         """Return the repeating job *made* with its seal. It must come from its owner, or have been checked."""
         return replace(made, seal=ticket.seal(self._key, made.statement))

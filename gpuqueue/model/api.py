@@ -7,6 +7,7 @@ from dataclasses import field
 from datetime import datetime
 from enum import Enum
 
+from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.array import Indexes
 from gpuqueue.model.history_query import FoldedRow
@@ -15,6 +16,9 @@ from gpuqueue.model.job_request import JobEdit
 from gpuqueue.model.job_spec import JobTerms
 from gpuqueue.model.run import Record
 from gpuqueue.model.terminal_size import Window
+
+#: Longest command for a running job, in bytes.
+MAX_COMMAND_BYTES = 128 * 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -315,3 +319,40 @@ class TerminalInput:
 
     typed: str = field(default="", repr=False)
     window: Window | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SecondCommand:
+    """A command that is to run in a running job. With ``window`` it has a terminal of that size.
+
+    Without a terminal it has a standard input only with ``has_input``.
+    """
+
+    argv: tuple[str, ...] = field(repr=False)
+    window: Window | None = None
+    has_input: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the words.
+
+        Raises:
+            BadRequest: there is none, or one has a NUL character or cannot be sent.
+
+        """
+        if not self.argv or not self.argv[0]:
+            raise BadRequest("name the command that is to run")
+        try:
+            size_bytes = sum(len(word.encode("utf-8", "surrogateescape")) for word in self.argv)
+        except UnicodeEncodeError:
+            raise BadRequest("a word of the command cannot be encoded") from None
+        if any("\0" in word for word in self.argv):
+            raise BadRequest("a word of the command has a NUL character")
+        if size_bytes > MAX_COMMAND_BYTES:
+            raise BadRequest(f"a command has at most {MAX_COMMAND_BYTES} bytes")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommandInput:
+    """Input for a second command in a job: frames, in base64 (``workers/shim/second_command.py``)."""
+
+    frames: str = field(repr=False)

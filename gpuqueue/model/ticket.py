@@ -30,6 +30,8 @@ VERSION = 1
 KEY_BYTES = 32
 #: How long a ticket is valid: a run must start within this time after the submit, the edit or the earliest start.
 VALID_S = 90 * 86400
+#: How long the signature of a second command in a run is valid, in seconds. Clocks may differ by a part of it.
+COMMAND_VALID_S = 120
 #: Variables that the worker or the launcher sets for each run, whatever the submitter sent.
 SET_FOR_EACH_RUN = frozenset(
     {
@@ -42,7 +44,7 @@ SET_FOR_EACH_RUN = frozenset(
 OF_MEMBERS = ("GPUQUEUE_ARRAY_", "GPUQUEUE_SWEEP_")
 
 #: Separate these signatures from each other, and from any other use of the key.
-_PURPOSE, _OF_REPEATING = b"gpuqueue ticket\n", b"gpuqueue repeating job\n"
+_PURPOSE, _OF_REPEATING, _OF_COMMAND = b"gpuqueue ticket\n", b"gpuqueue repeating job\n", b"gpuqueue command\n"
 
 
 def read_key(path: Path) -> bytes:
@@ -66,14 +68,36 @@ def read_key(path: Path) -> bytes:
 
 def sign(key: bytes, statement: Mapping[str, Any]) -> str:
     """Return the ticket with *statement*."""
-    text = json.dumps(statement, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return f"{_mac(key, text)} {text}"
+    return _signed(key, statement, _PURPOSE)
 
 
 def opened(key: bytes, ticket: str) -> dict[str, Any] | None:
     """Return the statement of *ticket*, or None if it was not signed with *key* or is of another version."""
+    return _opened(key, ticket, _PURPOSE)
+
+
+def sign_command(key: bytes, statement: Mapping[str, Any]) -> str:
+    """Return the signature and the text of *statement*, a second command in a run: no ticket, so it starts no job.
+
+    It has ``job``, ``token`` and ``uid`` of the run, ``argv``, ``terminal``, ``input``, and ``until``, in seconds since
+    the epoch.
+    """
+    return _signed(key, {"v": VERSION, **statement}, _OF_COMMAND)
+
+
+def opened_command(key: bytes, text: str) -> dict[str, Any] | None:
+    """Return the statement in *text* of :func:`sign_command`, or None if it was not signed with *key*."""
+    return _opened(key, text, _OF_COMMAND)
+
+
+def _signed(key: bytes, statement: Mapping[str, Any], purpose: bytes) -> str:
+    text = json.dumps(statement, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return f"{_mac(key, text, purpose)} {text}"
+
+
+def _opened(key: bytes, ticket: str, purpose: bytes) -> dict[str, Any] | None:
     mac, _, text = ticket.partition(" ")
-    if not ticket.isascii() or not hmac.compare_digest(mac, _mac(key, text)):
+    if not ticket.isascii() or not hmac.compare_digest(mac, _mac(key, text, purpose)):
         return None
     statement = json.loads(text)  # the service wrote it
     return statement if isinstance(statement, dict) and statement.get("v") == VERSION else None
@@ -90,8 +114,8 @@ def is_seal(key: bytes, statement: Sequence[object], text: str | None) -> bool:
     return text is not None and text.isascii() and hmac.compare_digest(text, seal(key, statement))
 
 
-def _mac(key: bytes, text: str) -> str:
-    return hmac.new(key, _PURPOSE + text.encode("ascii"), "sha256").hexdigest()
+def _mac(key: bytes, text: str, purpose: bytes) -> str:
+    return hmac.new(key, purpose + text.encode("ascii"), "sha256").hexdigest()
 
 
 def statement_of(

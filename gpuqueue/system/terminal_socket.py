@@ -34,6 +34,31 @@ def _frame(kind: bytes, rest: bytes) -> bytes:
     return struct.pack("!cH", kind, len(rest)) + rest
 
 
+def connected(run_dir: Path, name: str) -> socket.socket:
+    """Return a connection to the socket *name* in the run directory.
+
+    Raises:
+        FileNotFoundError, ConnectionRefusedError: the run has no such socket, or has ended.
+        OSError: it cannot be opened, or belongs to another account.
+
+    """
+    line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    folder = -1
+    try:  # by a short path: the length of a socket address is limited
+        folder = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        line.connect(f"/proc/self/fd/{folder}/{name}")
+        if _listener(line) != os.fstat(folder).st_uid:
+            # A link to a socket of another account: what an administrator types must not reach it.
+            raise PermissionError(errno.EPERM, "the socket of the run belongs to another account")
+    except OSError:
+        line.close()
+        raise
+    finally:
+        if folder >= 0:
+            os.close(folder)
+    return line
+
+
 class TerminalSocket:
     """A connection to the terminal of the run whose log is at *log*.
 
@@ -47,23 +72,10 @@ class TerminalSocket:
     """
 
     def __init__(self, log: Path, *, unread_s: float | None = None) -> None:
-        self._line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._line = connected(log.parent, TTY)
         if unread_s is not None:  # not settimeout(), which would also apply to has_ended()
             limit = struct.pack("ll", int(unread_s), int(unread_s % 1 * 1e6))
             self._line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-        folder = -1
-        try:  # by a short path: the length of a socket address is limited
-            folder = os.open(log.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            self._line.connect(f"/proc/self/fd/{folder}/{TTY}")
-            if _listener(self._line) != os.fstat(folder).st_uid:
-                # A link to a socket of another account: what an administrator types must not reach it.
-                raise PermissionError(errno.EPERM, "the socket of the terminal belongs to another account")
-        except OSError:
-            self._line.close()
-            raise
-        finally:
-            if folder >= 0:
-                os.close(folder)
 
     def fileno(self) -> int:
         """Return the descriptor. It is readable when the log has grown, and when the run has ended."""

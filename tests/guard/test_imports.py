@@ -22,7 +22,7 @@ from gpuqueue.cli.main import COMMANDS
 #: Modules of gpuqueue that a command loads before it does anything. The frequent commands are also bounded while they
 #: work, in tests/integration/cli/test_fast_commands.py.
 OURS = {
-    **dict.fromkeys(("submit", "run", "shell", "notebook", "probe"), Bound(20, 58)),
+    **dict.fromkeys(("submit", "run", "shell", "notebook", "probe", "exec"), Bound(20, 58)),
     **dict.fromkeys(("queue", "show", "logs", "fetch", "wait"), Bound(23, 60)),
     **dict.fromkeys(("cancel", "hold", "release", "extend", "move"), Bound(18, 49)),
     **dict.fromkeys(("edit", "limits", "drain", "lost", "resume"), Bound(18, 56)),

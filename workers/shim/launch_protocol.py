@@ -23,6 +23,10 @@ processes, or ``first N`` for the first one. The guard sends ``ended STATUS CAUS
 ``left NOTES`` (JSON) if they have left shared memory, and ``gone MAXRSS_KB CPU_S``. If the shim closes the connection,
 the guard kills all processes. If the guard closes it without ``gone``, the guard was killed. ``pack`` and ``remove``
 come from other processes of the account of the workers; packing ends if the one that asked closes the connection.
+
+``command`` to the guard of a run, with one end of a pair of sockets, prepares a second command in the run
+(:mod:`workers.shim.second_command`). A process of the guard serves that pair: it takes ``command`` with descriptors
+(the request; a terminal, or standard output, error and perhaps input), and then the same messages as a guard.
 """
 
 from __future__ import annotations
@@ -36,16 +40,27 @@ if TYPE_CHECKING:
     import socket
 
 GREETING, START, SWEEP, REMOVE, PACK = b"hello", b"start", b"sweep", b"remove", b"pack"
+#: Asks the guard of a run for a second command in it.
+COMMAND = b"command"
 #: The variable that identifies every process of a run.
 TOKEN = "GPUQUEUE_TOKEN"  # noqa: S105 - a fencing token, no secret
 #: Longest message, in bytes, and most descriptors in one.
 MOST_BYTES = 4096
 MOST_DESCRIPTORS = 5
+#: Largest request for a second command, in bytes.
+MAX_COMMAND_BYTES = 2**20
+#: The variable of a second command. Its processes report nothing about the run.
+SECOND = "GPUQUEUE_EXEC"
 
 
 def run_name(path: str) -> bytes:
     """Return the name of the run directory at *path*, as the launcher takes it."""
     return os.fsencode("/".join(path.rstrip("/").split("/")[-2:]))
+
+
+def command_environment(env: dict[str, str], *, has_terminal: bool) -> dict[str, str]:
+    """Return the environment of a second command, from that of the job."""
+    return {**({"TERM": "xterm"} if has_terminal else {}), **env, SECOND: "1"}
 
 
 def wake_on(connection: socket.socket) -> None:

@@ -33,12 +33,12 @@ AGAIN_S = 1.0
 
 
 class LaunchedTree(Tree):
-    """The processes of a run below its guard. ``root`` is the pid of the guard."""
+    """The processes of a run below its guard. ``root`` is its pid, ``guard`` the connection to it."""
 
     def __init__(self, pid: int, root: int, guard: socket.socket, launcher: str, token: str) -> None:
         super().__init__(pid)
         self.root = root
-        self._guard = guard
+        self.guard = guard
         self._launcher = launcher
         self._token = token
         self._usage: tuple[int | None, float] = (None, 0.0)
@@ -49,7 +49,7 @@ class LaunchedTree(Tree):
         """Read the messages of the guard; return whether any process is left."""
         while not self._over:
             try:
-                message = self._guard.recv(MOST_BYTES, socket.MSG_DONTWAIT)
+                message = self.guard.recv(MOST_BYTES, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return True
             except ConnectionResetError:  # once: the guard left with a message of ours unread. Its own are still here.
@@ -101,7 +101,7 @@ class LaunchedTree(Tree):
 
     def _ask(self, message: bytes) -> bool:
         try:
-            self._guard.send(message, socket.MSG_DONTWAIT)
+            self.guard.send(message, socket.MSG_DONTWAIT)
         except OSError:
             return False
         return True

@@ -119,7 +119,7 @@ def spawn(spec: dict[str, Any], output: LogFile | Terminal) -> int:
         raise no_process(error) from error
     if pid == 0:
         try:
-            execute(spec, output, answer, me)
+            execute(spec, output.take, answer, me)
         finally:
             os._exit(127)
     os.close(answer)
@@ -131,7 +131,7 @@ def spawn(spec: dict[str, Any], output: LogFile | Terminal) -> int:
     return pid
 
 
-def execute(spec: dict[str, Any], output: LogFile | Terminal, answer: int, parent: int) -> None:
+def execute(spec: dict[str, Any], take_output: Callable[[], None], answer: int, parent: int) -> None:
     """Become the job's first process, in the child of *parent*. Write the reason into *answer* if that fails."""
     step, program = "cannot prepare the process", ""
     try:
@@ -140,7 +140,7 @@ def execute(spec: dict[str, Any], output: LogFile | Terminal, answer: int, paren
         if spec.get("oom_score_adj"):  # a worker of an earlier version writes none
             adjust_oom_score(spec["oom_score_adj"])
         os.umask(int(spec["umask"]))
-        output.take()
+        take_output()
         if spec["code"] is not None:
             step = "cannot unpack its code"
             os.mkdir(code.DIRECTORY, 0o700)

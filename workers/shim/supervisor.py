@@ -25,6 +25,7 @@ bundle    worker   the job's code if it came with the job; the first process unp
 log_limit worker   a symbolic link whose target is a lower limit of the logs (see :mod:`workers.shim.log`)
 time_lim… worker   ``time_limit``: a symbolic link whose target is the extended time limit, in seconds
 tty       shim     the socket of an attached terminal (:mod:`workers.shim.attached_terminal`)
+exec      shim     the socket for second commands in the run (:mod:`workers.shim.second_command`)
 stderr    job      standard error, if the job wants it separate from standard output
 ….times   shim     the size of ``log`` (or ``stderr``) over time
 reports   job      a line for each process that used torch on a GPU (see :mod:`workers.run.torch_report`)
@@ -55,6 +56,7 @@ from workers.shim.log import KeptLog, LogLimit
 from workers.shim.master_port import with_master_port
 from workers.shim.not_started import NotStarted
 from workers.shim.preempt_request import NEVER, PreemptRequest
+from workers.shim.second_command import Commands
 from workers.shim.start import output_of, started
 from workers.shim.tree import WAKE, Tree, prctl, slurp, start_ticks, within
 
@@ -219,8 +221,10 @@ def follow(
     logs: list[KeptLog | LogLimit] = [KeptLog(name, spec["log_limit_bytes"]) for name in names]
     logs += [LogLimit(name, MAX_REPORTS_BYTES) for name in acl.REPORTED]
     memory = HostMemory() if spec["user"] is None else None  # else its guard watches that
+    commands = Commands(spec, tree)
 
     def check_logs() -> float:
+        commands.poll()
         if memory is not None:
             memory.poll()
         if shared is not None:
@@ -241,6 +245,7 @@ def follow(
     warned = kind == "preempted" and request.signalled
     if shared is not None:
         shared.read()
+    commands.end(at_once=kind == "lost")
     tree.end(grace_of(kind, spec, request), check_logs, warned=warned, by_itself=by_itself)
     end_container(tree, spec)
     output.drain()

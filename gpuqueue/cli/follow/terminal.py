@@ -71,7 +71,7 @@ class AttachedTerminal:
         os.set_blocking(wake, False)
         os.set_blocking(resized, False)
         try:
-            with _raw(), _reported(signal.SIGWINCH, wake):
+            with raw(), reported(signal.SIGWINCH, wake):
                 begin()
                 return self._follow(show, resized)
         finally:
@@ -104,7 +104,7 @@ class AttachedTerminal:
 
 
 @contextlib.contextmanager
-def _raw() -> Iterator[None]:
+def raw() -> Iterator[None]:
     """Put the user's terminal into raw mode, and restore it at the end.
 
     The mode is also restored after a signal, since :mod:`gpuqueue.cli.follow.attach` turns it into an exception.
@@ -118,7 +118,7 @@ def _raw() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _reported(number: signal.Signals, wake: int) -> Iterator[None]:
+def reported(number: signal.Signals, wake: int) -> Iterator[None]:
     """Write a byte to *wake* at each signal *number*."""
 
     def report(_number: int, _frame: FrameType | None) -> None:

@@ -66,7 +66,7 @@ EACH_WORD = {"logs", "cancel", "hold", "release", "retry", "move", "tag", "note"
 ELSEWHERE = {
     *("run", "shell", "notebook", "attach", "estimate", "probe", "simulate", "up", "down", "status", "db", "doctor"),
     *("completion", "serve", "login", "logout", "whoami", "token", "audit", "web", "mcp"),
-    *("install", "join", "uninstall", "burst", "cron"),
+    *("install", "join", "uninstall", "burst", "cron", "exec"),
 }
 
 

@@ -43,6 +43,7 @@ ACT = {
     "shell",
     "notebook",
     "attach",
+    "exec",
     "fetch",
     "cancel",
     "hold",

@@ -32,7 +32,7 @@ def report() -> None:
     """Write the memory report if torch was imported."""
     torch = sys.modules.get("torch")
     try:
-        if torch is not None:
+        if torch is not None and "GPUQUEUE_EXEC" not in os.environ:  # a second command says nothing about the job
             load("_gpuqueue_report").write(torch, RUN_DIR, began_s)  # type: ignore[attr-defined]
     except Exception:  # noqa: BLE001, S110 - the report must not break the job
         pass
