@@ -10,6 +10,7 @@ import os
 import pwd
 import resource
 import signal
+import socket
 import stat
 import termios
 import time
@@ -20,7 +21,7 @@ from gpuqueue.model.slurm_variables import MARK
 from workers.launcher import code_directory
 from workers.launcher.account import Refused, Rules, permitted
 from workers.launcher.cgroup import Limits, RunGroup
-from workers.launcher.pinned_code import pinned
+from workers.launcher.pinned_code import pin, pinned
 from workers.launcher.session import Session
 from workers.launcher.ticket import PATH
 from workers.run.signed_environment import with_srun
@@ -126,10 +127,21 @@ class LaunchRequest(NamedTuple):
         return found
 
 
+class Place(NamedTuple):
+    """Where a process of a run begins."""
+
+    #: The open run directory; -1 if it is not needed.
+    run_dir: int = -1
+    #: Leads to the guard, which gets the mount namespace of code that is pinned.
+    guard_line: socket.socket | None = None
+    #: Gives a second command the limits and the namespace of its run; None for the job's first process.
+    join: Callable[[], None] | None = None
+
+
 def become(
     request: LaunchRequest,
     files: list[int],
-    run_dir: int,
+    place: Place,
     rules: Rules,
     answer: int,
     guard: int,
@@ -138,8 +150,8 @@ def become(
 ) -> None:
     """Become the job's first process as its submitter. Write the reason into the pipe *answer* if that fails.
 
-    *files* are the bundle, if the request has code, and the job's output. *run_dir* is the open run directory. An
-    answer is an errno, or -1 if there is none, and the reason.
+    *files* are the bundle, if the request has code, and the job's output; those of a second command are output, errors
+    and perhaps input. An answer is an errno, or -1 if there is none, and the reason.
     """
     step, program = "cannot prepare the process", ""
     try:
@@ -147,11 +159,10 @@ def become(
         if group is not None:
             group.enter()
         account = permitted(request.name, request.uid, rules)
-        reset_limits(session, request.oom_score_adj)
-        bundle = -1
+        bundle, files = begun_in(place, request, files, session)
+        adjust_oom_score(request.oom_score_adj)
         if request.code is not None:
-            bundle, *files = files
-            request = with_code_directory(request, run_dir, account.pw_uid, rules)
+            request = with_code_directory(request, place, account.pw_uid, rules)
         take(files, request, account.pw_uid)
         drop(account, session)
         # again, because setresuid has cleared it. Only a set-user-ID program clears it after this.
@@ -188,6 +199,16 @@ def become(
         os.write(answer, f"{number} {step}: {why(error, program)}".encode(errors="replace"))
 
 
+def begun_in(place: Place, request: LaunchRequest, files: list[int], session: Session | None) -> tuple[int, list[int]]:
+    """Give this process the limits of a run, and return the bundle, -1 if there is none, and its other *files*."""
+    if place.join is not None:
+        place.join()
+        return -1, files
+    reset_limits(session)
+    bundle, files = (files[0], files[1:]) if request.code is not None else (-1, files)
+    return bundle, [files[0], files[-1]]  # no worker gives a job an input
+
+
 def command_line(request: LaunchRequest, env: dict[str, str]) -> tuple[list[str], dict[str, str]]:
     """Return the command line and the environment of *request*, those of its container engine if it has one.
 
@@ -202,27 +223,29 @@ def command_line(request: LaunchRequest, env: dict[str, str]) -> tuple[list[str]
     return containers.prepared(request.argv, env, request.cwd, request.container, code, pty=is_terminal, typed=is_typed)
 
 
-def with_code_directory(request: LaunchRequest, run_dir: int, uid: int, rules: Rules) -> LaunchRequest:
-    """Make the directory for the code of *request* in the open *run_dir*, and return the request with its place."""
-    made = code_directory.make_code_directory(run_dir, uid)
+def with_code_directory(request: LaunchRequest, place: Place, uid: int, rules: Rules) -> LaunchRequest:
+    """Make the directory for the code of *request* in its run directory, and return the request with its place."""
+    made = code_directory.make_code_directory(place.run_dir, uid)
     try:
-        return request if rules.code_place is None else pinned(request, made, rules.code_place)
+        if rules.code_place is None or place.guard_line is None:
+            return request
+        pin(request, made, rules.code_place, place.guard_line)
+        return pinned(request, rules.code_place)
     finally:
         os.close(made)
 
 
-def reset_limits(session: Session | None, oom_score_adj: int) -> None:
+def reset_limits(session: Session | None) -> None:
     """Undo the launcher's own limits, and forbid core dumps, which can be as large as the memory of the job.
 
     The limits of a session stay. They forbid core dumps unless one of its modules permits them.
     """
     if session is None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    adjust_oom_score(oom_score_adj)
 
 
 def take(outputs: list[int], request: LaunchRequest, uid: int) -> None:
-    """Make *outputs* the standard output and error of this process, or its terminal."""
+    """Make *outputs* the standard output, error and perhaps input of this process, or its terminal."""
     if request.pty:
         found = os.fstat(outputs[0])
         if stat.S_ISCHR(found.st_mode) and os.major(found.st_rdev) in PSEUDO_TERMINALS:
@@ -230,8 +253,8 @@ def take(outputs: list[int], request: LaunchRequest, uid: int) -> None:
         fcntl.ioctl(outputs[0], termios.TIOCSCTTY, 0)
         if request.typed:
             os.dup2(outputs[0], 0)
-    os.dup2(outputs[0], 1)
-    os.dup2(outputs[-1], 2)
+    for standard, fd in zip((1, 2, 0), outputs if len(outputs) > 1 else outputs * 2, strict=False):
+        os.dup2(fd, standard)
 
 
 def drop(account: pwd.struct_passwd, session: Session | None) -> None:

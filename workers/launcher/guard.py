@@ -18,13 +18,15 @@ import resource
 import select
 import signal
 import socket
+from array import array
 
 from workers.launcher import code_directory
 from workers.launcher.account import Refused, Rules
-from workers.launcher.become import LaunchRequest, become
+from workers.launcher.become import LaunchRequest, Place, become
 from workers.launcher.cgroup import RunGroup
 from workers.launcher.code_directory import become_owner, open_code_directory
 from workers.launcher.run_directory import checked, open_run
+from workers.launcher.second_command import ActiveRun
 from workers.launcher.session import Session, session_of
 from workers.launcher.ticket import admitted
 from workers.results.pack import MOST_REQUEST_BYTES, STALL_S, ArchiveRequest, NoCopy, PackFailed, Progress, stalled
@@ -33,6 +35,7 @@ from workers.run import process_tree
 from workers.shim.containers import forwards
 from workers.shim.host_memory import HostMemory
 from workers.shim.launch_protocol import (
+    COMMAND,
     GREETING,
     MOST_BYTES,
     MOST_DESCRIPTORS,
@@ -45,7 +48,7 @@ from workers.shim.launch_protocol import (
 )
 from workers.shim.master_port import with_master_port
 from workers.shim.shared_memory import END_S, SharedMemory, notes
-from workers.shim.tree import POLL_S, WAKE, Tree, prctl, signal_all
+from workers.shim.tree import POLL_S, PR_SET_PDEATHSIG, WAKE, Tree, prctl, signal_all
 
 PR_SET_CHILD_SUBREAPER = 36
 #: The folder with an entry for each run of the host, below the directory of the runs.
@@ -146,10 +149,12 @@ def run(
     signal.pthread_sigmask(signal.SIG_BLOCK, WAKE)
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     step, group, shared = "make a control group", None, SharedMemory(os.path.join(rules.runs, LIVE))
+    is_pinned = request.code is not None and rules.code_place is not None
     try:
         group = group_of(request, rules)
         step = "make a process"
         reader, answer = os.pipe()
+        line, theirs = socket.socketpair() if is_pinned else (None, None)
         me = os.getpid()
         pid = os.fork()
     except Refused as refusal:
@@ -162,11 +167,13 @@ def run(
         return
     if pid == 0:
         try:
-            become(request, files[1:], run_dir, rules, answer, me, group, session)
+            become(request, files[1:], Place(run_dir, theirs), rules, answer, me, group, session)
         finally:
             os._exit(127)
     for fd in (answer, *files, *([] if run_dir < 0 else [run_dir])):
         os.close(fd)
+    if theirs is not None:
+        theirs.close()
     if session is not None:
         session.restore()
     tree = Tree(pid)
@@ -174,7 +181,7 @@ def run(
     try:
         if begun(shim, tree, reader):
             wake_on(shim)
-            if follow(shim, tree, group, shared):
+            if follow(shim, tree, group, shared, ActiveRun.of(request, rules, group, session, line)):
                 report_left(shim, shared, request, rules)
                 report_gone(shim)
     finally:  # after an error too, nothing may be left
@@ -228,15 +235,22 @@ def begun(shim: socket.socket, tree: Tree, reader: int) -> bool:
     return send_to(shim, b"ok %d %d" % (tree.pid, os.getpid()))
 
 
-def follow(shim: socket.socket, tree: Tree, group: RunGroup | None, shared: SharedMemory) -> bool:
-    """Signal the processes of the run as the shim asks, until the last one is gone. Return False if the shim is."""
+def follow(
+    shim: socket.socket, tree: Tree, group: RunGroup | None, shared: SharedMemory | None, run: ActiveRun | None
+) -> bool:
+    """Signal the processes of the run as the shim asks, until the last one is gone. Return False if the shim is.
+
+    Second commands begin in *run*; a second command has none itself.
+    """
     reported, memory = False, HostMemory()
     while tree.reap():
         memory.poll()
-        shared.poll()
+        if shared is not None:
+            shared.poll()
         reported = reported or report_end(shim, tree, group, memory)
+        fds: list[int] = []
         try:
-            message = shim.recv(MOST_BYTES, socket.MSG_DONTWAIT)
+            message, fds = received(shim)
         except BlockingIOError:
             signal.sigtimedwait(WAKE, POLL_S)
             continue
@@ -244,10 +258,82 @@ def follow(shim: socket.socket, tree: Tree, group: RunGroup | None, shared: Shar
             message = b""
         if not message:
             return False
-        if message in TERMS:  # the last time to see what its processes use
+        if message in TERMS and shared is not None:  # the last time to see what its processes use
             shared.read()
+        if message == COMMAND and fds and run is not None and tree.status is None:
+            begin_command(shim, socket.socket(fileno=fds.pop()), run)
+        for fd in fds:
+            os.close(fd)
         obey(message, tree, group)
     return reported or report_end(shim, tree, group, memory)
+
+
+def received(shim: socket.socket) -> tuple[bytes, list[int]]:
+    """Return a message of the shim and its descriptors, without waiting.
+
+    ``socket.recv_fds`` would wait, because it drops its flags.
+
+    Raises:
+        OSError: there is no message now, or the shim is gone.
+
+    """
+    flags = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
+    message, control, _, _ = shim.recvmsg(MOST_BYTES, socket.CMSG_SPACE(array("i", [0]).itemsize), flags)
+    fds = array("i")
+    for level, kind, data in control:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    return message, list(fds)
+
+
+def begin_command(shim: socket.socket, channel: socket.socket, run: ActiveRun) -> None:
+    """Fork the guard of a second command in *run*. Its shim is at the other end of *channel*."""
+    guard = os.getpid()
+    with channel, contextlib.suppress(OSError):  # without a process the shim sees the end of the channel
+        if os.fork() == 0:
+            try:
+                shim.close()
+                prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+                if os.getppid() == guard:
+                    serve_command(channel, run)
+            finally:
+                os._exit(0)
+
+
+def serve_command(channel: socket.socket, run: ActiveRun) -> None:
+    """Start the second command that the process at the other end of *channel* asks for, and stay until its end."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    channel.settimeout(REQUEST_S)
+    message, fds, _, _ = socket.recv_fds(channel, MOST_BYTES, MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+    channel.settimeout(None)
+    if message != COMMAND or len(fds) < 2:  # noqa: PLR2004 - the request and an output
+        return
+    try:
+        request, count = run.command(fds[0])
+        reader, answer = os.pipe()
+        me = os.getpid()
+        pid = os.fork()
+    except Refused as refusal:
+        channel.send(f"no {errno.EPERM} {refusal}".encode()[:MOST_BYTES])
+        return
+    except OSError as error:
+        channel.send(f"no {error.errno} cannot make a process: {error.strerror}".encode())
+        return
+    if pid == 0:
+        try:
+            become(request, fds[1 : count + 1], Place(join=run.join), run.rules, answer, me, run.group, run.session)
+        finally:
+            os._exit(127)
+    for fd in (answer, *fds):
+        os.close(fd)
+    tree = Tree(pid)
+    try:
+        if begun(channel, tree, reader):
+            wake_on(channel)
+            if follow(channel, tree, None, None, None):
+                report_gone(channel)
+    finally:
+        end(tree, None)
 
 
 def report_left(shim: socket.socket, shared: SharedMemory, request: LaunchRequest, rules: Rules) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import socket
 
 from workers.launcher.account import Refused
 from workers.shim.code import TREE
@@ -23,10 +24,10 @@ MS_BIND, MS_REC, MS_SLAVE = 0x1000, 0x4000, 0x80000
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def pinned(request: LaunchRequest, made: int, place: str) -> LaunchRequest:
-    """Return *request* with its code at *place*, an empty directory of root, in a new mount namespace of this process.
+def pin(request: LaunchRequest, made: int, place: str, guard: socket.socket) -> None:
+    """Mount the code of *request* at *place*, an empty directory of root, in a new mount namespace of this process.
 
-    *made* is the open directory of the code.
+    *made* is the open directory of the code. The process at the other end of *guard* gets the namespace.
 
     Raises:
         Refused: somebody has replaced the directory meanwhile.
@@ -43,6 +44,24 @@ def pinned(request: LaunchRequest, made: int, place: str) -> LaunchRequest:
         raise Refused("the directory of its code was replaced")
     _call(libc.mount(f"/proc/self/fd/{found}".encode(), os.fsencode(place), None, MS_BIND, None))
     os.close(found)
+    namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    socket.send_fds(guard, [b"."], [namespace])
+    os.close(namespace)
+
+
+def enter(namespace: int) -> None:
+    """Enter the mount *namespace*, which :func:`pin` has made.
+
+    Raises:
+        OSError: the kernel refuses.
+
+    """
+    _call(ctypes.CDLL(None, use_errno=True).setns(namespace, CLONE_NEWNS))
+
+
+def pinned(request: LaunchRequest, place: str) -> LaunchRequest:
+    """Return *request* with its code at *place*."""
+    code = request.code or {}
     cwd = os.path.normpath(os.path.join(place, TREE, code["cwd"]))
     return request._replace(cwd=cwd, code={**code, "directory": place}, env={**request.env, "PWD": cwd})
 

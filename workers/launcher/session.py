@@ -49,6 +49,8 @@ class Session:
         except Refused:
             self._dialogue.end()
             raise
+        #: The limits that modules have set for the processes of the run.
+        self.limits = {limit: resource.getrlimit(limit) for limit in LIMITS}
         #: The supplementary groups of the job.
         self.groups = os.getgroups()
         #: The variables that modules have set.

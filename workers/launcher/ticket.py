@@ -19,6 +19,7 @@ from workers.launcher.account import Refused
 from workers.run.signed_environment import MPS_PIPES, NO_PIPES, THREAD_COUNT, THREADS, with_hook
 from workers.shim.code import DIRECTORY, TREE
 from workers.shim.containers import ENGINES
+from workers.shim.launch_protocol import TOKEN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,6 +85,33 @@ def admitted(request: LaunchRequest, key: bytes | None, run_dir: int) -> LaunchR
         names = ", ".join(each[:40] for each in different[:SHOWN])
         raise Refused(f"job {job} differs from what the service has signed: its environment ({names})")
     return request._replace(env=_with_path(request.env, statement, program))
+
+
+def admitted_command(plain: Mapping[str, Any], run: LaunchRequest, key: bytes | None) -> tuple[list[str], bool, bool]:
+    """Return the words of the second command in *plain*, and whether it has a terminal and an input.
+
+    *run* is what was admitted at the start of the job. Without *key* any command passes.
+
+    Raises:
+        Refused: the service has not signed it, or for another run.
+
+    """
+    job = _whole(run.env.get("GPUQUEUE_JOB_ID", ""))
+    if run.container is not None:
+        raise Refused("the job runs in a container, and a second command would run outside of it")
+    if key is not None:
+        statement = ticket.opened_command(key, str(plain["ticket"]))
+        if statement is None:
+            raise Refused(f"the service has not signed this command in job {job}, and this host starts no other")
+        if (statement["job"], statement["token"], statement["uid"]) != (job, run.env.get(TOKEN), run.uid):
+            raise Refused(f"the service has signed this command for another run than that of job {job}")
+        if time.time() > statement["until"]:
+            raise Refused("the signature of the command has expired: do the clocks of this host and the service agree?")
+        plain = statement
+    argv = plain["argv"]
+    if type(argv) is not list or not argv or not all(type(word) is str for word in argv):
+        raise Refused("the request for the command is damaged")
+    return argv, bool(plain["terminal"]), bool(plain["input"])
 
 
 def _whole(text: str) -> int:
