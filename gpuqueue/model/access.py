@@ -65,6 +65,8 @@ class Action(str, Enum):
     RETRY = "retry"
     #: Read and write the terminal of a job, which acts as its owner.
     ATTACH = "attach"
+    #: Run a command in a job that runs, which acts as its owner.
+    EXEC = "exec"
     #: Drain and resume devices.
     DRAIN = "drain"
     #: Declare a silent host lost.
@@ -133,6 +135,7 @@ RULES: Mapping[Action, Rule] = MappingProxyType(
             audience=Audience.OWNER, scope=Scope.SUBMIT, verb="retry this job, for it runs with its environment"
         ),
         Action.ATTACH: Rule(audience=Audience.OWNER_ALONE, scope=Scope.SUBMIT, verb="use the terminal of this job"),
+        Action.EXEC: Rule(audience=Audience.OWNER_ALONE, scope=Scope.SUBMIT, verb="run a command in this job"),
         Action.DRAIN: Rule(
             audience=Audience.ADMINS,
             scope=Scope.SUBMIT,

@@ -16,6 +16,8 @@ class RelayKind(str, Enum):
     FILES = "files"
     #: Passing on what somebody types on the terminal of a run.
     TERMINAL = "terminal"
+    #: Passing on the input and output of a second command in a run.
+    EXEC = "exec"
     #: What a run that goes on has used and reported so far.
     FIGURES = "figures"
     #: The progress of all runs of the host.

@@ -138,6 +138,22 @@ class TerminalRequest(HostRequest):
         self.keys.end(ServiceUnreachable(STOPPING))
 
 
+class CommandRequest(HostRequest):
+    """A request to pass on the input and output of a second command in a run: ``keys`` one way, ``transfer`` back."""
+
+    kind = RelayKind.EXEC
+
+    def __init__(self, run: HostRun, at_end: Callable[[], None]) -> None:
+        super().__init__(run)
+        self.transfer = Transfer(run.host)
+        self.keys = TerminalKeys(run.host, at_end, idle_s=None)
+
+    def end(self, reason: str | None) -> None:
+        """End it; *reason* says why its output is not whole."""
+        self.transfer.finish() if reason is None else self.transfer.fail(reason)
+        self.keys.end()
+
+
 class ProgressRequest:
     """A request for the progress of all runs of a host. ``answer`` becomes None if the relay does not answer."""
 
@@ -174,17 +190,17 @@ class TerminalKeys:
     and in order, and a user learns whether the keys have arrived.
     """
 
-    def __init__(self, host: str, at_end: Callable[[], None]) -> None:
-        """Begin with no keys. *at_end* is called when it ends."""
+    def __init__(self, host: str, at_end: Callable[[], None], *, idle_s: float | None = IDLE_S) -> None:
+        """Begin with no keys. *at_end* is called when it ends: at the latest *idle_s* after the last key."""
         self._host, self._at_end = host, at_end
         #: The bytes that the relay has not passed on yet, and how many came before them.
         self._waiting, self._before = bytearray(), 0
         #: Those who wait until the relay has passed on so many bytes. Their result is whether the run has a terminal.
         self._typing: list[tuple[int, asyncio.Future[bool]]] = []
-        self._news = asyncio.Event()
+        self._news, self._room = asyncio.Event(), asyncio.Event()
         self._polls = 0
         self._is_over = False
-        self._idle = asyncio.get_running_loop().call_later(IDLE_S, self.end)
+        self._idle = None if idle_s is None else asyncio.get_running_loop().call_later(idle_s, self.end)
 
     # ---- for the users -----------------------------------------------------------------------------------------------
 
@@ -200,7 +216,8 @@ class TerminalKeys:
             most = format_bytes(MOST_WAITING_BYTES)
             raise Refused(f"the job has not read what was typed, and at most {most} wait: type less at a time")
         loop = asyncio.get_running_loop()
-        self._idle.cancel()
+        if self._idle is not None:
+            self._idle.cancel()
         self._idle = loop.call_later(IDLE_S, self.end)
         self._waiting += frames
         passed_on: asyncio.Future[bool] = loop.create_future()
@@ -211,6 +228,26 @@ class TerminalKeys:
             return await passed_on
         finally:
             late.cancel()
+
+    async def put(self, frames: bytes, most_s: float) -> bool:
+        """Have the relay pass on *frames*, some time. Return False if too much waits for *most_s*.
+
+        Raises:
+            HostUnreachable: it has ended.
+
+        """
+        deadline = asyncio.get_running_loop().time() + most_s
+        while len(self._waiting) + len(frames) > MOST_WAITING_BYTES and not self._is_over:
+            self._room = asyncio.Event()
+            try:
+                await asyncio.wait_for(self._room.wait(), deadline - asyncio.get_running_loop().time())
+            except (TimeoutError, asyncio.TimeoutError):  # two classes before Python 3.11
+                return False
+        if self._is_over:
+            raise HostUnreachable(f"host {self._host} passes on no input any more")
+        self._waiting += frames
+        self._news.set()
+        return True
 
     # ---- for the relay -----------------------------------------------------------------------------------------------
 
@@ -227,6 +264,7 @@ class TerminalKeys:
             raise BadRequest("offset is not one of the bytes that wait")
         del self._waiting[: offset - self._before]
         self._before = offset
+        self._room.set()
         self._confirm()
         self._polls += 1
         poll = self._polls
@@ -249,7 +287,9 @@ class TerminalKeys:
         if self._is_over:
             return
         self._is_over = True
-        self._idle.cancel()
+        if self._idle is not None:
+            self._idle.cancel()
+        self._room.set()
         for _, passed_on in self._typing:
             if not passed_on.done():
                 passed_on.set_result(False) if error is None else passed_on.set_exception(error)

@@ -19,6 +19,7 @@ from gpuqueue.model.run_figures import RunFigures
 from gpuqueue.service.relay_requests import (
     STOPPING,
     AnyRequest,
+    CommandRequest,
     FiguresRequest,
     FilesRequest,
     HostRun,
@@ -167,6 +168,21 @@ class Relays:
         except HostUnreachable:
             self._note_silence(run.host)
             raise
+
+    def command(self, run: HostRun) -> CommandRequest:
+        """Ask for a second command in *run*. The caller puts its request into the keys, and ends it in any case.
+
+        Raises:
+            HostUnreachable: the host does not answer, or has too many requests.
+
+        """
+        trouble = self._trouble(run.host)
+        if trouble is not None:
+            raise HostUnreachable(trouble)
+        request_id = secrets.token_hex(16)
+        made = CommandRequest(run, lambda: self._drop(run.host, request_id))
+        self._add(run.host, made, request_id)
+        return made
 
     def terminal(self, run: HostRun) -> TerminalRequest | None:
         """Return the open terminal of *run*, or None if nobody types on it now."""

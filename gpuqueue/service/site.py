@@ -35,6 +35,7 @@ from gpuqueue.service.host_runs import HostRuns
 from gpuqueue.service.metrics.exposition import Metrics
 from gpuqueue.service.relays import Relays
 from gpuqueue.service.responses import BODY_KIND, header
+from gpuqueue.service.second_commands import SecondCommands
 from gpuqueue.service.store_tunnel import StoreTunnels
 from gpuqueue.service.uploads import Uploads
 from gpuqueue.service.web.answers import Answers
@@ -60,6 +61,8 @@ DISK_THREADS = 4
 RESULTS_OF_HOST, RESULTS = 2, 16
 #: Most archives of files that are sent at a time: to one account, and to all.
 ARCHIVES_OF_ACCOUNT, ARCHIVES = 4, 32
+#: Most second commands in jobs at a time: of one account, and of all.
+COMMANDS_OF_ACCOUNT, COMMANDS = 16, 128
 #: Most replays of learned memory at a time: each computes for seconds.
 REPLAYS = 2
 #: Keys of a request's scope: its body, and whether the request counts already for the limits of its caller.
@@ -107,6 +110,8 @@ class Site:
         self.past = PastOfDevices(settings)
         self.tables, self.answers = Tables(), Answers()
         self.archives = Slots(ARCHIVES_OF_ACCOUNT, ARCHIVES, "archives of files are sent")
+        self.commands = SecondCommands()
+        self.command_slots = Slots(COMMANDS_OF_ACCOUNT, COMMANDS, "commands run in jobs")
         self.replays = Slots(REPLAYS, REPLAYS, "replays of learned memory are computed")
         self.tunnels = StoreTunnels(settings)
         self.results = Slots(RESULTS_OF_HOST, RESULTS, "results arrive")
@@ -182,6 +187,7 @@ class Site:
     def stop(self) -> None:
         """End streams, long polls and what waits for other hosts: the service is about to stop."""
         self.closing.set()
+        self.commands.close()
         self.relays.close()
 
     def close(self) -> None:

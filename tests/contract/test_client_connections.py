@@ -823,6 +823,18 @@ def test_only_the_owner_types_on_a_terminal(direct: Client, bob: Client) -> None
         bob.logs.terminal(job.id, bob.logs.tail())
 
 
+def test_a_job_that_waits_takes_no_second_command(client: Client, direct: Client, bob: Client) -> None:
+    """Another account is refused by its rights, and the owner because the job does not run."""
+    job = submitted(direct)
+
+    with pytest.raises(Refused, match=f"only {direct.account.name} may run a command in this job"):
+        bob.jobs.exec(job.id, ["true"])
+    with pytest.raises(Refused, match="does not run: a command needs a running job"):
+        client.jobs.exec(job.id, ["true"], stdin=True)
+    with pytest.raises(BadRequest, match="name the command"):
+        client.jobs.exec(job.id, [])
+
+
 def test_an_ended_run_has_no_terminal(client: Client, old: Job) -> None:
     """A run that has ended, or that had no terminal that takes input, gives None."""
     tail = client.logs.tail()

@@ -119,6 +119,23 @@ for family in ("tcp", "tcp6"):
 """
 
 
+#: A worker that was taken over asks the shim of a run for a command of its own.
+FORGED_COMMAND = """
+import sys
+from pathlib import Path
+from gpuqueue.client.second_command import JobCommand, LocalLine
+from gpuqueue.errors import Refused
+from gpuqueue.model.api import SecondCommand
+from gpuqueue.system.command_socket import request_frames
+line = LocalLine(Path(sys.argv[1]), "1")
+line.send(request_frames(SecondCommand(argv=("touch", "/home/alice/forged")), None))
+try:
+    print(list(JobCommand(line).output()), "RAN")
+except Refused as refusal:
+    print(refusal)
+"""
+
+
 @dataclass
 class Team:
     """A machine in system mode with two people, and nothing configured for them."""
@@ -225,6 +242,7 @@ def test_a_team_works_on_one_machine(team: Team, tmp_path: Path) -> None:
     _the_service_is_examined(team)
     _only_signed_jobs_start(team)
     _a_worker_that_was_taken_over_reaches_little(team, hers)
+    _her_second_command_is_hers(team, hers)
     _her_code_travels(team)
     _her_functions_run(team)
     _bob_reaches_nothing(team, hers)
@@ -315,6 +333,17 @@ def _a_worker_that_was_taken_over_reaches_little(team: Team, hers: int) -> None:
     assert all(line.startswith("no ") for line in found[:-1]), found
     assert found[-1].startswith("host ")
     assert "running" == team.record("alice", hers)["job"]["state"]
+
+
+def _her_second_command_is_hers(team: Team, hers: int) -> None:
+    """Check that alice runs a command in her job as herself, and that bob and the workers run none there."""
+    words = ("exec", str(hers), "--", "sh", "-c", 'id -un; pwd; echo "$A"; exit 6')
+    done = team.machine.person("alice", "gpuqueue", *words)
+    assert (6, ["alice", "/home/alice", WORD]) == (done.returncode, done.stdout.splitlines()), done.stderr
+    done = team.machine.person("bob", "gpuqueue", *words)
+    assert (REFUSED, "gpuqueue: only alice may run a command in this job\n") == (done.returncode, done.stderr)
+    forged = team.of_workers(str(BIN / "python"), "-c", FORGED_COMMAND, team.run_dir(hers))
+    assert "has not signed this command" in forged, forged
 
 
 def _her_code_travels(team: Team) -> None:

@@ -12,10 +12,12 @@ import json
 import logging
 import os
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 from gpuqueue.codec import figures_file
@@ -25,9 +27,10 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.file_patterns import file_patterns
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system import progress_file
+from gpuqueue.system.command_socket import SOCKET as COMMAND_SOCKET
 from gpuqueue.system.logs import LOG as LOG_NAME
 from gpuqueue.system.safe_open import read_small
-from gpuqueue.system.terminal_socket import TerminalSocket
+from gpuqueue.system.terminal_socket import TerminalSocket, connected
 from gpuqueue.text.json_fields import Fields
 from workers.relay.link import Link, Refusal, ServiceAway
 from workers.relay.logs import PART_BYTES, Followed, LogProgress, RunLogs
@@ -56,7 +59,9 @@ LOG_S = 3.0
 #: a failure is the whole answer.
 FIRST_S = 3.0
 #: The kinds of requests.
-LOG, FILES, TERMINAL, FIGURES, PROGRESS = "log", "files", "terminal", "figures", "progress"
+LOG, FILES, TERMINAL, FIGURES, PROGRESS, EXEC = "log", "files", "terminal", "figures", "progress", "exec"
+#: Those that stay open as long as a user wants. They never wait for others.
+LONG = (TERMINAL, EXEC)
 #: What a request for the progress of all runs has in place of a run.
 _NO_RUN = Delivery(job_id=0, token="")
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -64,6 +69,8 @@ _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 UNREAD_S = 3.0
 #: Shortest time between two parts of the output, and after a whole part, in seconds.
 PACE_S, FULL_PACE_S = 0.02, 0.25
+#: Most bytes of one piece of the output of a second command.
+PIECE_BYTES = 65536
 #: Longest wait for output, and pause after trouble with the service, in seconds.
 WAIT_S, AGAIN_S = 0.5, 1.0
 
@@ -131,7 +138,7 @@ class Requests:
 
     def _begin(self, request: Request, stopping: threading.Event) -> None:
         """Serve a request in a new thread, once fewer than ``MOST`` are served. A terminal never waits."""
-        while request.kind != TERMINAL and len(self._served) - self._count(TERMINAL) >= MOST:
+        while request.kind not in LONG and len(self._served) - sum(map(self._count, LONG)) >= MOST:
             self._ended.wait(PAUSE_S)
             self._ended.clear()
             if stopping.is_set():
@@ -163,6 +170,7 @@ class Requests:
             LOG: self._send_log,
             FILES: self._send_files,
             TERMINAL: self._open_terminal,
+            EXEC: self._pass_on_command,
             FIGURES: self._send_figures,
             PROGRESS: self._send_progress,
         }
@@ -204,6 +212,11 @@ class Requests:
         if self._count(TERMINAL) > MOST_TERMINALS:
             return f"{self._settings.host} already has {MOST_TERMINALS} terminals open: try again later"
         return OpenTerminal(self._settings, self._progress.of(request.run), request.id).serve(link, stopping)
+
+    def _pass_on_command(self, request: Request, link: Link, stopping: threading.Event) -> str | None:
+        if self._count(EXEC) > MOST_TERMINALS:
+            return f"{self._settings.host} already has {MOST_TERMINALS} second commands: try again later"
+        return PassedCommand(self._settings, request).serve(link, stopping)
 
     def _send_figures(self, request: Request, link: Link, _stopping: threading.Event) -> str | None:
         content = read_small(request.run.run_directory(self._settings) / figures_file.NAME, figures_file.MAX_BYTES)
@@ -338,3 +351,49 @@ class OpenTerminal:
         except (ServiceAway, BadRequest):
             return False
         return True
+
+
+class PassedCommand:
+    """The input and output of a second command in a run, whose shim and whose client speak with each other."""
+
+    def __init__(self, settings: Settings, request: Request) -> None:
+        self._settings, self._request = settings, request
+
+    def serve(self, link: Link, stopping: threading.Event) -> str | None:
+        """Pass on everything until the command has ended, or the client has gone.
+
+        Return why there is no command, "" if all was passed on, None if the service has ended the request.
+        """
+        try:
+            line = connected(self._request.run.run_directory(self._settings), COMMAND_SOCKET)
+        except (FileNotFoundError, ConnectionRefusedError):
+            return "the job has just ended, or takes no second command: was it started by an earlier version?"
+        with closing(line):
+            sender = threading.Thread(target=self._send_input, args=(line, stopping), name="gpuqueue-exec", daemon=True)
+            sender.start()
+            try:
+                link.put_pieces(f"/requests/{self._request.id}/content", iter(partial(line.recv, PIECE_BYTES), b""))
+            except (Refusal, ServiceAway, ConnectionResetError):
+                return None
+            finally:
+                _shut(line)  # also ends the thread, if it waits for the command to read
+        return ""
+
+    def _send_input(self, line: socket.socket, stopping: threading.Event) -> None:
+        """Pass on the request and the input, until the client or the command is gone."""
+        passed_on, place = 0, f"/requests/{self._request.id}/keys"
+        with closing(Link(self._settings)) as link:
+            try:
+                while not stopping.is_set():
+                    frames = link.get(f"{place}?offset={passed_on}&timeout_s={POLL_S:g}", timeout_s=POLL_S + LATE_S)
+                    line.sendall(frames)
+                    passed_on += len(frames)
+            except (GpuQueueError, OSError):
+                pass
+            finally:
+                _shut(line)
+
+
+def _shut(line: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        line.shutdown(socket.SHUT_RDWR)

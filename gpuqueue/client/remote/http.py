@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -144,6 +145,11 @@ class HttpConnection:
     def limit(self, silence_s: float) -> None:
         """Let the service be silent for at most *silence_s* seconds from now on."""
         self._socket.settimeout(silence_s)
+
+    def shut(self) -> None:
+        """End the connection. A thread that reads an answer sees its end."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close the connection."""

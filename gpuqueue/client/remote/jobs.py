@@ -21,16 +21,19 @@ from gpuqueue.model.run import Record
 
 if TYPE_CHECKING:
     from gpuqueue.client import listing as listings
-    from gpuqueue.client.remote import submit
+    from gpuqueue.client.remote import second_command, submit
+    from gpuqueue.client.second_command import JobCommand
     from gpuqueue.model import job_request, queue_query
     from gpuqueue.model import run as runs
     from gpuqueue.model.job_request import JobRequest
     from gpuqueue.model.queue_query import QueueQuery
+    from gpuqueue.model.terminal_size import Window
 else:
     job_request = later("gpuqueue.model.job_request")
     listings = later("gpuqueue.client.listing")
     queue_query = later("gpuqueue.model.queue_query")
     runs = later("gpuqueue.model.run")
+    second_command = later("gpuqueue.client.remote.second_command")
     submit = later("gpuqueue.client.remote.submit")
 
 #: Jobs in one page of a listing.
@@ -51,6 +54,13 @@ class RemoteJobs(Jobs):
     def submit_many(self, requests: Sequence[JobRequest]) -> Sequence[Job]:
         """Submit the jobs of a list, at most 1000, in their order and in one request; return them."""
         return submit.submit_many(self._link, requests)
+
+    def exec(
+        self, job: int | str, argv: Sequence[str], *, window: Window | None = None, stdin: bool = False
+    ) -> JobCommand:
+        """Run a second command in a running job, as :meth:`Jobs.exec` does, on whatever host the job runs."""
+        command = api.SecondCommand(argv=tuple(argv), window=window, has_input=stdin)
+        return second_command.begun(self._link, segment(job_ref.one_job(job)), command)
 
     def submit_request(
         self,

@@ -99,7 +99,7 @@ class Link:
 
         Without *resend*, a request whose answer was lost is not sent again.
         """
-        data = None if body is None else json.dumps(to_plain(body), separators=(",", ":")).encode("ascii")
+        data = None if body is None else _body(body)
         content, answer = self._exchange(method, path + _query(query), headers or {}, data, timeout_s, resend=resend)
         found: Any = None
         if kind is bytes:
@@ -151,6 +151,27 @@ class Link:
             yield answer
         finally:
             connection.close()
+
+    def begun(self, path: str, body: Any) -> tuple[HttpConnection, Answer]:
+        """Send a request, once, and return the answer before its body is read, with its connection.
+
+        Raises:
+            ServiceUnreachable: the service does not answer.
+
+        """
+        connection = self._connect()
+        try:
+            with self.reporting():
+                data = _body(body)
+                answer = connection.ask("POST", API + path, self._headers(), data, ANSWER_S)
+                refused = None if answer.status == 200 else answer.body()  # noqa: PLR2004 - OK
+        except BaseException:
+            connection.close()
+            raise
+        if refused is not None:
+            connection.close()
+            raise self._error(answer, refused)
+        return connection, answer
 
     @contextmanager
     def reporting(self) -> Iterator[None]:
@@ -264,6 +285,11 @@ def error_of(name: str, detail: str, code: int) -> GpuQueueError:
     if made.exit_code != code:
         made.exit_code = code
     return made
+
+
+def _body(value: Any) -> bytes:
+    """Return *value* as the body of a request."""
+    return json.dumps(to_plain(value), separators=(",", ":")).encode("ascii")
 
 
 def _pause_s(answer: Answer) -> float:

@@ -31,6 +31,7 @@ from gpuqueue.service.delivered import OtherOffset, ResultsFile
 from gpuqueue.service.host_runs import code_of
 from gpuqueue.service.relay_requests import (
     SEARCH_S,
+    CommandRequest,
     FiguresRequest,
     FilesRequest,
     HostRun,
@@ -186,7 +187,8 @@ async def poll_requests(request: Request, timeout_s: Annotated[float, Query(ge=0
     Each request is returned once. ``log``: somebody reads the log of the run. Send what is new now, then ``done``, and
     send what is new each 0.25 s for the next 30 s. ``files``: send an archive of the run's files as its ``content``.
     ``terminal``: pass on its ``keys`` to the terminal of the run. ``progress``: send the ``progress`` of all runs.
-    ``figures``: send the ``figures`` of the run.
+    ``figures``: send the ``figures`` of the run. ``exec``: pass on its ``keys`` to the socket for second commands of
+    the run, and send what comes from there as its ``content``.
     """
     site, host = site_of(request), await _as_host(request, lambda _, host: host)
     found = await _unless_gone(request, site.relays.poll(host, timeout_s))
@@ -207,7 +209,7 @@ async def poll_keys(
     """
     site, host = site_of(request), await _as_host(request, lambda _, host: host)
     asked = site.relays.find(host, request_id)
-    if not isinstance(asked, TerminalRequest):
+    if not isinstance(asked, (TerminalRequest, CommandRequest)):
         raise NotHere("nobody types on this terminal any more")
     frames = await _unless_gone(request, asked.keys.after(offset, timeout_s))
     if frames is None:
@@ -258,10 +260,10 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T | No
 
 @route(router, "PUT /requests/{request_id}/content", body=bytes)
 async def send_content(request: Request, request_id: str) -> Response:
-    """Send the archive that a request of the kind ``files`` asks for. It goes to the client that waits for it."""
+    """Send what a request of the kind ``files`` or ``exec`` asks for. It goes to the client that waits for it."""
     site, host = site_of(request), await _as_host(request, lambda _, host: host)
     found = site.relays.find(host, request_id)
-    if not isinstance(found, FilesRequest):
+    if not isinstance(found, (FilesRequest, CommandRequest)):
         raise NotHere("nobody waits for this request")
     found.transfer.begin()
     try:

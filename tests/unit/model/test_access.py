@@ -29,6 +29,7 @@ submit           -          -     submit        submit   submit
 change-job       -          -     -             submit   submit,admin
 retry            -          -     -             submit   submit,admin
 attach           -          -     -             submit   -
+exec             -          -     -             submit   -
 drain            -          -     -             -        submit,admin
 lose-host        -          -     -             -        admin
 set-rules        -          -     -             -        admin
@@ -218,10 +219,10 @@ def test_only_owner_and_admin_change_a_job(
     caller: Caller, action: Action, owner: Account | None, policy: AccessPolicy
 ) -> None:
     """Under no policy does anybody but the owner and an admin change, retry or attach to a job, or act on its token."""
-    of_the_owner = {Action.CHANGE_JOB, Action.RETRY, Action.ATTACH, Action.MAKE_TOKEN, Action.REVOKE_TOKEN}
+    of_the_owner = {Action.CHANGE_JOB, Action.RETRY, Action.ATTACH, Action.EXEC, Action.MAKE_TOKEN, Action.REVOKE_TOKEN}
     if action in of_the_owner and may(caller, action, owner, policy) is None:
         assert caller.kind is CallerKind.PERSON
-        by_admin = policy.is_admin(caller) and action is not Action.ATTACH
+        by_admin = policy.is_admin(caller) and action not in {Action.ATTACH, Action.EXEC}
         needs_root = action is Action.MAKE_TOKEN and owner is not None
         assert caller.owns(owner) or (by_admin and (caller.superuser or not needs_root))
 
