@@ -17,6 +17,7 @@
     │   └── HostUnreachable    the worker host of a job does not answer         exit 4
     ├── Refused                valid, but not allowed now, or beyond a limit     exit 5
     │   ├── SubmittedInPart    some jobs of a list were refused                 exit 5
+    │   ├── NotListening       no process of a job listens on a port            exit 5
     │   ├── NotAuthenticated   the service does not know who calls              exit 5
     │   └── TooManyRequests    the account or the address calls too often       exit 5
     ├── Unreadable             stored data is damaged or of a newer version      exit 1
@@ -143,6 +144,10 @@ class SubmittedInPart(Refused):
 
 class HostTaken(Refused):
     """Another machine has the host name of this one."""
+
+
+class NotListening(Refused):
+    """No process of a job listens on a port, or others listen there, too."""
 
 
 class NotAuthenticated(Refused):

@@ -31,6 +31,7 @@ COMMANDS = {
     "logs": ("gpuqueue.cli.commands.logs", "Print a job's output."),
     "fetch": ("gpuqueue.cli.commands.fetch", "Fetch files that a job made."),
     "wait": ("gpuqueue.cli.commands.wait", "Wait until jobs have ended."),
+    "forward": ("gpuqueue.cli.commands.forward", "Reach a port of a running job from this machine."),
     "cancel": ("gpuqueue.cli.commands.change", "Cancel jobs and end all their processes."),
     "hold": ("gpuqueue.cli.commands.change", "Keep waiting jobs from starting."),
     "release": ("gpuqueue.cli.commands.change", "Let held jobs start."),
@@ -97,7 +98,8 @@ SHOWN = 12
 #: Headings of the list of commands, in the order of the help. Commands without a heading come last.
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Jobs": (
-        *("submit", "run", "shell", "notebook", "attach", "exec", "queue", "show", "why", "logs", "fetch", "wait"),
+        *("submit", "run", "shell", "notebook", "attach", "exec", "forward", "queue", "show", "why", "logs", "fetch"),
+        "wait",
         "cron",
     ),
     "Change jobs": ("cancel", "hold", "release", "edit", "extend", "move", "retry", "tag", "note"),

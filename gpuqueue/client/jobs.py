@@ -33,11 +33,13 @@ if TYPE_CHECKING:
         wait,
         why,
     )
+    from gpuqueue.client import forward as forwards
     from gpuqueue.client.changes import Change
+    from gpuqueue.client.forward import Forward
     from gpuqueue.client.second_command import JobCommand
     from gpuqueue.client.selection import Chosen, StateFilter, Which
     from gpuqueue.client.why import Why
-    from gpuqueue.errors import Unreachable
+    from gpuqueue.errors import GpuQueueError, Unreachable
     from gpuqueue.model import api, job_request, queue_query
     from gpuqueue.model.event import Event
     from gpuqueue.model.job_request import JobEdit, JobRequest
@@ -49,6 +51,7 @@ else:
     api = later("gpuqueue.model.api")
     changes = later("gpuqueue.client.changes")
     edit = later("gpuqueue.client.edit")
+    forwards = later("gpuqueue.client.forward")
     job_request = later("gpuqueue.model.job_request")
     listing = later("gpuqueue.client.listing")
     memory = later("gpuqueue.client.memory")
@@ -244,6 +247,29 @@ class Jobs:
     def recorded(self, job: Job) -> Record:
         """Return the ended *job* from the history, or without its runs if the history does not have it in time."""
         return wait.recorded(self._connection, job)
+
+    def forward(
+        self,
+        job: int | str,
+        port: int,
+        *,
+        address: str = "127.0.0.1",
+        local_port: int = 0,
+        report: Callable[[GpuQueueError], None] | None = None,
+    ) -> Forward:
+        """Return a port of this machine whose connections go to *port* of a running job, until it is closed.
+
+        It listens at *address*, on *local_port* or with 0 on any free one, and connects to 127.0.0.1 of the job's host.
+        Only a port at which only processes of the job listen is reached, of a job of this account. Each connection
+        finds the run of the job anew. *report* is called from a thread with the reason if connections do not reach it.
+
+        Raises:
+            Refused: the job does not run, or is another account's; without a service, it runs on another host.
+
+        """
+        name, number = forwards.job_and_port(job, port)
+        way = forwards.DirectWay(self._connection, name, number)
+        return forwards.Forward(way, address, local_port, report)
 
     @from_fields(lambda: job_request.JobRequest)
     def submit(self, request: JobRequest) -> Job:

@@ -67,6 +67,8 @@ class Action(str, Enum):
     ATTACH = "attach"
     #: Run a command in a job that runs, which acts as its owner.
     EXEC = "exec"
+    #: Connect to a port at which a job listens, as programs of its host can.
+    FORWARD = "forward"
     #: Drain and resume devices.
     DRAIN = "drain"
     #: Declare a silent host lost.
@@ -136,6 +138,7 @@ RULES: Mapping[Action, Rule] = MappingProxyType(
         ),
         Action.ATTACH: Rule(audience=Audience.OWNER_ALONE, scope=Scope.SUBMIT, verb="use the terminal of this job"),
         Action.EXEC: Rule(audience=Audience.OWNER_ALONE, scope=Scope.SUBMIT, verb="run a command in this job"),
+        Action.FORWARD: Rule(audience=Audience.OWNER_ALONE, scope=Scope.SUBMIT, verb="reach the ports of this job"),
         Action.DRAIN: Rule(
             audience=Audience.ADMINS,
             scope=Scope.SUBMIT,

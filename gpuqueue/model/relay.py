@@ -22,6 +22,8 @@ class RelayKind(str, Enum):
     FIGURES = "figures"
     #: The progress of all runs of the host.
     PROGRESS = "progress"
+    #: A connection to a port at which a run listens.
+    PORT = "port"
 
     def __str__(self) -> str:
         return self.value
@@ -31,7 +33,8 @@ class RelayKind(str, Enum):
 class RelayRequest:
     """What the service asks the relay of a worker host for. ``patterns`` choose among the files of a run.
 
-    ``job`` and ``token`` name the run. A request for the progress of all runs has none.
+    ``job`` and ``token`` name the run, and ``port`` one at which it listens. A request for the progress of all runs has
+    none of them.
     """
 
     id: str
@@ -39,6 +42,7 @@ class RelayRequest:
     job: int | None = None
     token: str | None = None
     patterns: tuple[str, ...] = ()
+    port: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 
-from gpuqueue.service import responses, store_tunnel
+from gpuqueue.service import forwarding, responses, store_tunnel
 from gpuqueue.service.metrics.exposition import Measured
 from gpuqueue.service.routes import (
     access,
@@ -68,6 +68,7 @@ def application(site: Site) -> Starlette:
     routes: list[BaseRoute] = [each.route(PREFIX) for each in OPERATIONS]
     routes += [
         store_tunnel.route(PREFIX),
+        *forwarding.routes(PREFIX),
         *page.ROUTES,
         *health.ROUTES,
         route_of(f"{PREFIX}/openapi.json", describe, "GET"),

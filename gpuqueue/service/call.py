@@ -135,10 +135,12 @@ class Call:
         with self._identity.change(self.caller, name, jobs, detail or {}) as made:
             yield made
 
-    def change_again(self, action: Action, name: str, job: str, owner: Account) -> None:
+    def change_again(
+        self, action: Action, name: str, job: str, owner: Account, *, detail: Mapping[str, str] | None = None
+    ) -> None:
         """Check that the caller may do *action* to a job of *owner*, and record it as a change that repeats."""
         self._must_change(action, name, (job,), owner)
-        self._identity.noted(self.caller, name, (job,))
+        self._identity.noted(self.caller, name, (job,), detail)
 
     def _must_change(self, action: Action, name: str, jobs: tuple[str, ...], owner: Account | None) -> None:
         reason = may(self.caller, action, owner, self.policy)
@@ -386,7 +388,9 @@ class Identity(Protocol):
     def refused(self, caller: Caller, action: str, reason: str, jobs: tuple[str, ...]) -> None:
         """Record a change that *caller* has no right to."""
 
-    def noted(self, caller: Caller, action: str, jobs: tuple[str, ...]) -> None:
+    def noted(
+        self, caller: Caller, action: str, jobs: tuple[str, ...], detail: Mapping[str, str] | None = None
+    ) -> None:
         """Record what *caller* is about to read or to send; what repeats within minutes is counted."""
 
     def forget(self, token_id: str) -> None:

@@ -75,8 +75,8 @@ _UCRED = struct.Struct("3i")
 #: The requests of worker hosts whose bodies their routes read as they arrive, with bounds of their own
 #: (:mod:`gpuqueue.service.routes.host`). What they have not read waits in the network.
 _STREAMED = re.compile(rb"/api/v1/host/(runs/[^/?]+/[^/?]+/results|requests/[^/?]+/content)")
-#: The path of the only WebSockets (:mod:`gpuqueue.service.store_tunnel`).
-_WEBSOCKET = f"/api/v1{STORE_PATH}".encode()
+#: The paths of the only WebSockets (:mod:`gpuqueue.service.store_tunnel`, :mod:`gpuqueue.service.forwarding`).
+_WEBSOCKETS = re.compile(rf"/api/v1({STORE_PATH}|/host/requests/[^/]+/port|/jobs/[^/]+/ports/[0-9]+)".encode())
 #: Most bytes of one request, with the frames of its chunks and with trailers.
 MOST_WIRE_BYTES = 2 * (MOST_HEAD_BYTES + MOST_BODY_BYTES)
 
@@ -211,11 +211,12 @@ class PeerProtocol(HttpToolsProtocol):
             super().on_message_complete()
 
     def _should_upgrade(self) -> bool:
-        """Return whether the current request begins a WebSocket of a worker host. Nothing else does."""
-        return self.url.partition(b"?")[0] == _WEBSOCKET and super()._should_upgrade()
+        """Return whether the current request begins one of the known WebSockets. Nothing else does."""
+        is_known = _WEBSOCKETS.fullmatch(self.url.partition(b"?")[0]) is not None
+        return is_known and super()._should_upgrade()
 
     def handle_websocket_upgrade(self) -> None:
-        """Leave the connection to another protocol. Its route counts those of each host."""
+        """Leave the connection to another protocol. Its route counts those of each host or account."""
         self._settle()
         self._is_upgraded = True
         if self._counted is not None:

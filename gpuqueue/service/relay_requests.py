@@ -11,12 +11,13 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from gpuqueue.errors import BadRequest, GpuQueueError, HostUnreachable, Refused, ServiceUnreachable
+from gpuqueue.errors import BadRequest, GpuQueueError, HostUnreachable, NotListening, Refused, ServiceUnreachable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.relay import RelayKind, RelayRequest, RunProgress
 from gpuqueue.model.run import Run
 from gpuqueue.model.run_figures import RunFigures
 from gpuqueue.service.responses import NotHere
+from gpuqueue.system.forwarded_port import Messages, not_listening
 from gpuqueue.text.units import format_bytes
 
 STOPPING = "the service is stopping: ask again"
@@ -54,14 +55,17 @@ class HostRequest(ABC):
 
     kind: RelayKind
     patterns: tuple[str, ...] = ()
+    port: int | None = None
 
     def __init__(self, run: HostRun) -> None:
         self.run = run
 
     def described(self, request_id: str) -> RelayRequest:
         """Return it as its relay gets it."""
-        run, patterns = self.run, self.patterns
-        return RelayRequest(id=request_id, kind=self.kind, job=run.job_id, token=run.token, patterns=patterns)
+        run, patterns, port = self.run, self.patterns, self.port
+        return RelayRequest(
+            id=request_id, kind=self.kind, job=run.job_id, token=run.token, patterns=patterns, port=port
+        )
 
     @abstractmethod
     def end(self, reason: str | None) -> None:
@@ -152,6 +156,33 @@ class CommandRequest(HostRequest):
         """End it; *reason* says why its output is not whole."""
         self.transfer.finish() if reason is None else self.transfer.fail(reason)
         self.keys.end()
+
+
+class PortRequest(HostRequest):
+    """A request for a connection to *port* of a run. ``connected`` becomes the relay's WebSocket."""
+
+    kind = RelayKind.PORT
+
+    def __init__(self, run: HostRun, port: int) -> None:
+        super().__init__(run)
+        self.port, self._not_listening = port, not_listening(port)
+        self.connected: asyncio.Future[Messages] = asyncio.get_running_loop().create_future()
+        #: Set once the connection is over.
+        self.over = asyncio.Event()
+
+    def fail(self, error: GpuQueueError) -> None:
+        """End it: there is no connection. Only the first end counts."""
+        if not self.connected.done():
+            self.connected.set_exception(error)
+
+    def end(self, reason: str | None) -> None:
+        """End it: no process of the run listens there, or nobody can connect because of *reason*."""
+        self.fail(NotListening(self._not_listening) if reason is None else Refused(reason))
+
+    def stop(self) -> None:
+        """End it: the service stops, and users come back to the next one."""
+        self.fail(ServiceUnreachable(STOPPING))
+        self.over.set()
 
 
 class ProgressRequest:

@@ -24,11 +24,13 @@ from gpuqueue.service.relay_requests import (
     FilesRequest,
     HostRun,
     LogRequest,
+    PortRequest,
     ProgressRequest,
     TerminalRequest,
     Transfer,
 )
 from gpuqueue.service.responses import NotHere
+from gpuqueue.system.forwarded_port import Messages
 
 #: Longest long poll of a relay, in seconds, and most of them at a time for one host. The oldest one ends first.
 MOST_POLL_S, MOST_POLLS = 60.0, 4
@@ -36,6 +38,8 @@ MOST_POLL_S, MOST_POLLS = 60.0, 4
 MOST_REQUESTS = 256
 #: How long the readers of a log wait for its relay, in seconds.
 LOG_S = 5.0
+#: How long a relay may take to connect to a port of a run, in seconds.
+PORT_S = 5.0
 #: How long a log counts as delivered while its run goes on, in seconds: as long as a relay waits between two parts.
 FRESH_S = 0.25
 #: How long a host that has not answered is not waited for, in seconds. Its next long poll ends that.
@@ -183,6 +187,33 @@ class Relays:
         made = CommandRequest(run, lambda: self._drop(run.host, request_id))
         self._add(run.host, made, request_id)
         return made
+
+    async def port(self, run: HostRun, port: int) -> tuple[PortRequest, Messages]:
+        """Have the relay make a connection to *port* of *run*. The caller sets ``over`` in any case.
+
+        Raises:
+            HostUnreachable: the host does not answer.
+            ServiceUnreachable: the service stops.
+            NotListening: no process of the run listens there.
+            Refused: it cannot be used.
+
+        """
+        if self._is_closed:
+            raise ServiceUnreachable(STOPPING)
+        trouble = self._trouble(run.host)
+        if trouble is not None:
+            raise HostUnreachable(trouble)
+        wanted = PortRequest(run, port)
+        request_id = self._add(run.host, wanted)
+        late = asyncio.get_running_loop().call_later(PORT_S, wanted.fail, HostUnreachable(silence_of(run.host)))
+        try:
+            return wanted, await wanted.connected
+        except HostUnreachable:
+            self._note_silence(run.host)
+            raise
+        finally:
+            late.cancel()
+            self._drop(run.host, request_id)
 
     def terminal(self, run: HostRun) -> TerminalRequest | None:
         """Return the open terminal of *run*, or None if nobody types on it now."""

@@ -63,6 +63,8 @@ RESULTS_OF_HOST, RESULTS = 2, 16
 ARCHIVES_OF_ACCOUNT, ARCHIVES = 4, 32
 #: Most second commands in jobs at a time: of one account, and of all.
 COMMANDS_OF_ACCOUNT, COMMANDS = 16, 128
+#: Most connections to ports of jobs at a time: of one account, and of all.
+FORWARDED_OF_ACCOUNT, FORWARDED = 256, 1024
 #: Most replays of learned memory at a time: each computes for seconds.
 REPLAYS = 2
 #: Keys of a request's scope: its body, and whether the request counts already for the limits of its caller.
@@ -114,6 +116,7 @@ class Site:
         self.command_slots = Slots(COMMANDS_OF_ACCOUNT, COMMANDS, "commands run in jobs")
         self.replays = Slots(REPLAYS, REPLAYS, "replays of learned memory are computed")
         self.tunnels = StoreTunnels(settings)
+        self.forwarded = Slots(FORWARDED_OF_ACCOUNT, FORWARDED, "connections to ports of jobs are open")
         self.results = Slots(RESULTS_OF_HOST, RESULTS, "results arrive")
         #: Set when the service is about to stop: streams end, and their clients come back to the next one.
         self.closing = asyncio.Event()

@@ -107,6 +107,28 @@ tried("submit", lambda: asked("POST", "/jobs", json.dumps({"argv": ["id"], "cwd"
 tried("join", lambda: asked("POST", "/host/join", "{}"))
 print("host", asked("GET", "/host/settings"))
 """
+#: A job that serves HTTP and prints its port, and what a person reads there through a forwarded port; or why not.
+SERVES = """
+import http.server
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"of her job")
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+print("port", server.server_address[1], flush=True)
+server.serve_forever()
+"""
+FORWARDED = """
+import sys, urllib.request
+from gpuqueue.client import Client
+from gpuqueue.errors import GpuQueueError
+try:
+    with Client() as client, client.jobs.forward(sys.argv[1], int(sys.argv[2]), report=print) as local:
+        print(urllib.request.urlopen(f"http://127.0.0.1:{local.port}/", timeout=60).read().decode())
+except (GpuQueueError, OSError) as error:
+    print(type(error).__name__, error)
+"""
 #: Prints the addresses of TCP at which a process of the queue's accounts listens.
 LISTENERS = """
 import pathlib, pwd, sys
@@ -245,6 +267,7 @@ def test_a_team_works_on_one_machine(team: Team, tmp_path: Path) -> None:
     _her_second_command_is_hers(team, hers)
     _her_code_travels(team)
     _her_functions_run(team)
+    _her_port_is_reached_by_her_alone(team)
     _bob_reaches_nothing(team, hers)
     _bob_forges_no_name(team)
     _the_worker_dies(team)
@@ -381,6 +404,28 @@ def _her_functions_run(team: Team) -> None:
     assert [(number, "alice", "/home/alice") for number in (1, 2)] == first
     assert [(1, "alice"), (2, "alice")] == [each[:2] for each in second]
     assert all(each[2].endswith("/code/tree") for each in second)
+
+
+def _her_port_is_reached_by_her_alone(team: Team) -> None:
+    """She reaches the server in her job; bob does not, and nobody reaches a server of hers that is in no job."""
+    machine, python = team.machine, str(BIN / "python")
+    machine.write("/home/alice/serves.py", SERVES, owner="alice")
+    job = team.submit("alice", f"exec {python} serves.py")
+    until(lambda: "port " in team.log("alice", job), what="her server", timeout_s=60)
+    port = team.log("alice", job).split()[1]
+    said = {who: machine.person(who, python, "-c", FORWARDED, str(job), port).stdout for who in ("alice", "bob")}
+    assert "of her job\n" == said["alice"], said
+    assert "Refused only alice may reach the ports of this job\n" == said["bob"], said
+
+    serves = machine.command_of("alice", python, "serves.py")
+    with subprocess.Popen(serves, stdout=subprocess.PIPE, text=True) as outside:
+        assert outside.stdout is not None
+        port = outside.stdout.readline().split()[1]
+        found = machine.person("alice", python, "-c", FORWARDED, str(job), port).stdout
+        machine.root("pkill", "-u", "alice", "-f", "serves.py")
+    assert found.startswith(f"no process of the job listens on port {port} of 127.0.0.1\n"), found
+    assert "of her job" not in found
+    team.ended("alice", job)
 
 
 def _bob_reaches_nothing(team: Team, hers: int) -> None:

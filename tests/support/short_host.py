@@ -116,7 +116,7 @@ def no_processes(pid: int, *, but: int = 0) -> Iterator[None]:
 
     The same limit holds for its fork server. Skips where no limit can be set.
     """
-    pids = [pid, *(each for each in process_tree._children(pid) if _name(each) == NAME)]
+    pids = [pid, *(each for each in process_tree.children(pid) if _name(each) == NAME)]
     if os.getuid() != 0:
         before = resource.prlimit(pid, resource.RLIMIT_NPROC)
         for each in pids:

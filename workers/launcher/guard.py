@@ -20,6 +20,7 @@ import signal
 import socket
 from array import array
 
+from gpuqueue.system.run_processes import address_of
 from workers.launcher import code_directory
 from workers.launcher.account import Refused, Rules
 from workers.launcher.become import LaunchRequest, Place, become
@@ -40,6 +41,7 @@ from workers.shim.launch_protocol import (
     MOST_BYTES,
     MOST_DESCRIPTORS,
     PACK,
+    PORT,
     REMOVE,
     START,
     SWEEP,
@@ -60,6 +62,8 @@ KEYCTL_JOIN_SESSION_KEYRING = 1
 REQUEST_S = 10.0
 #: Matches the token of a run.
 _TOKEN = re.compile(rb"[0-9]{1,9}\.[0-9a-z]{1,64}")
+#: Matches a token and the number of a port.
+_PORT = re.compile(rb"([0-9]{1,9}\.[0-9a-z]{1,64}) ([1-9][0-9]{0,4})")
 #: The requests that end the job: all processes of the run, or the first one, which passes the signal on.
 TERMS = (b"signal %d" % signal.SIGTERM, b"first %d" % signal.SIGTERM)
 #: What the process that packs writes while it makes progress. No answer has it.
@@ -80,6 +84,9 @@ def serve(shim: socket.socket, rules: Rules) -> None:
         shim.send(b"swept %d" % (ended + process_tree.sweep(TOKEN, rest.decode())))
     elif verb == REMOVE:
         shim.send(removal(rest.decode(errors="replace"), rules))
+    elif verb == PORT and (match := _PORT.fullmatch(rest)) is not None:
+        pids = process_tree.carrying(TOKEN, match[1].decode())
+        shim.send(f"at {address_of(int(match[2]), pids) or ''}".encode())
     elif verb == PACK and len(fds) == 2:  # noqa: PLR2004 - the request and the output
         pack_results(shim, rest.decode(errors="replace"), fds[0], fds[1], rules)
     elif verb == START and len(fds) >= 2:  # noqa: PLR2004 - the spec and an output

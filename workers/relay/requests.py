@@ -18,12 +18,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuqueue.codec import figures_file
 from gpuqueue.codec.wire import to_stored
 from gpuqueue.errors import BadRequest, GpuQueueError, Unreadable
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.lazy.imports import later
 from gpuqueue.model.file_patterns import file_patterns
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system import progress_file
@@ -39,6 +40,12 @@ from workers.relay.trouble import Trouble
 from workers.run import deliveries
 from workers.run.deliveries import Delivery, run_named
 from workers.threads import SteadyEvent
+
+if TYPE_CHECKING:
+    from workers.relay import ports
+    from workers.relay.ports import Ports
+else:
+    ports = later("workers.relay.ports")
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +66,7 @@ LOG_S = 3.0
 #: a failure is the whole answer.
 FIRST_S = 3.0
 #: The kinds of requests.
-LOG, FILES, TERMINAL, FIGURES, PROGRESS, EXEC = "log", "files", "terminal", "figures", "progress", "exec"
+LOG, FILES, TERMINAL, FIGURES, PROGRESS, EXEC, PORT = "log", "files", "terminal", "figures", "progress", "exec", "port"
 #: Those that stay open as long as a user wants. They never wait for others.
 LONG = (TERMINAL, EXEC)
 #: What a request for the progress of all runs has in place of a run.
@@ -83,6 +90,7 @@ class Request:
     kind: str
     run: Delivery
     patterns: tuple[str, ...]
+    port: int = 0
 
     @classmethod
     def of(cls, plain: object) -> Request:
@@ -100,8 +108,9 @@ class Request:
             raise fields.wrong("id", "a name")
         if run is None:
             raise fields.wrong("token", "that of a run")
+        port = fields.whole("port") if kind == PORT else 0
         try:
-            return cls(id=request_id, kind=kind, run=run, patterns=file_patterns("patterns", patterns))
+            return cls(id=request_id, kind=kind, run=run, patterns=file_patterns("patterns", patterns), port=port)
         except BadRequest:
             raise fields.wrong("patterns", "a few patterns of files") from None
 
@@ -114,6 +123,8 @@ class Requests:
         self._progress = progress
         self._packing = packing
         self._followed = followed
+        #: From the first request for a port on: its library for WebSockets takes memory.
+        self._ports: Ports | None = None
         self._served: dict[str, Request] = {}
         self._ended = SteadyEvent()
 
@@ -137,8 +148,10 @@ class Requests:
                     stopping.wait(pause_s)
 
     def _begin(self, request: Request, stopping: threading.Event) -> None:
-        """Serve a request in a new thread, once fewer than ``MOST`` are served. A terminal never waits."""
-        while request.kind not in LONG and len(self._served) - sum(map(self._count, LONG)) >= MOST:
+        """Serve a request in a new thread, once fewer than ``MOST`` are served. What a person types in never waits."""
+        if request.kind == PORT and self._ports is None:
+            self._ports = ports.Ports(self._settings)
+        while request.kind not in {*LONG, PORT} and len(self._served) - sum(map(self._count, LONG)) >= MOST:
             self._ended.wait(PAUSE_S)
             self._ended.clear()
             if stopping.is_set():
@@ -173,6 +186,7 @@ class Requests:
             EXEC: self._pass_on_command,
             FIGURES: self._send_figures,
             PROGRESS: self._send_progress,
+            PORT: self._open_port,
         }
         host = self._settings.host
         if request.kind not in serve:
@@ -217,6 +231,9 @@ class Requests:
         if self._count(EXEC) > MOST_TERMINALS:
             return f"{self._settings.host} already has {MOST_TERMINALS} second commands: try again later"
         return PassedCommand(self._settings, request).serve(link, stopping)
+
+    def _open_port(self, request: Request, _link: Link, _stopping: threading.Event) -> str | None:
+        return "" if self._ports is None else self._ports.reason_against(request.id, request.run, request.port)
 
     def _send_figures(self, request: Request, link: Link, _stopping: threading.Event) -> str | None:
         content = read_small(request.run.run_directory(self._settings) / figures_file.NAME, figures_file.MAX_BYTES)

@@ -18,17 +18,16 @@ from collections.abc import AsyncIterator, Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
 from gpuqueue.errors import BadRequest, GpuQueueError, StoreUnreachable, unusable
-from gpuqueue.model.joining import HOST_HEADER, MAX_MESSAGE_BYTES, STORE_PATH
+from gpuqueue.model.joining import HOST_HEADER, STORE_PATH
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.certificates import certificate_trouble
 from gpuqueue.system.ownership import TUNNEL_TROUBLE
 from gpuqueue.text.sanitize import in_one_line
-from gpuqueue.version import VERSION
-from workers.relay.link import CONNECT_S, HOST_API, tls_context, token_of
+from workers.relay.link import HOST_API
+from workers.relay.ports import websocket_of
 from workers.relay.trouble import Trouble
 
 if TYPE_CHECKING:
@@ -38,9 +37,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How long the service may be silent before it is asked whether it is there, and then until it answers, in seconds. It
-#: is less than a store may take for one command, so that a command fails because of its connection.
-PING_S, PONG_S = 5.0, 5.0
 #: Most bytes that are sent at once, which is also what the service accepts.
 CHUNK_BYTES = 64 * 1024
 #: Longest pause while the service does not answer, in seconds. It is longer where the service refuses this host.
@@ -51,21 +47,12 @@ class _NotServed(StoreUnreachable):
     """The service answers, and refuses this host."""
 
 
-class _Connect(connect):
-    """Follows no redirect: the token is for one service."""
-
-    def process_redirect(self, exc: Exception) -> Exception:
-        return exc
-
-
 class Tunnel:
     """Offers the store of the site at the socket of *settings*."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._socket = settings.socket_path
-        url = settings.service_url or ""
-        self._url = f"ws{url.removeprefix('http')}{HOST_API.removesuffix('/host')}{STORE_PATH}"
         self._trouble = Trouble("the store cannot be reached", "the store can be reached again")
         #: Why the last connection failed, for commands: they see only that the store does not answer.
         self._record = settings.state_dir / TUNNEL_TROUBLE
@@ -142,21 +129,8 @@ class Tunnel:
 
         """
         url = self._settings.service_url or ""
-        context = tls_context(self._settings.service_ca) if self._url.startswith("wss:") else None
         try:
-            made = await _Connect(
-                self._url,
-                additional_headers={"Authorization": f"Bearer {token_of(self._settings)}"},
-                user_agent_header=f"gpuqueue/{VERSION}",
-                ssl=context,
-                proxy=None,  # as for the other calls of hosts
-                compression=None,
-                open_timeout=CONNECT_S,
-                ping_interval=PING_S,
-                ping_timeout=PONG_S,
-                close_timeout=1.0,
-                max_size=MAX_MESSAGE_BYTES,
-            )
+            made = await websocket_of(self._settings, f"{HOST_API.removesuffix('/host')}{STORE_PATH}")
         except ssl.SSLCertVerificationError as error:
             raise StoreUnreachable(certificate_trouble(url, error, "set service_ca to")) from error
         except InvalidStatus as error:

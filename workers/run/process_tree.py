@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
 from pathlib import Path
 
-#: The root of the proc file system. Tests replace it.
+from gpuqueue.system.run_processes import below, children
+
+__all__ = ["below", "carrying", "children", "hides_others", "sweep"]
+
+#: The root of the proc file system.
 PROC = Path("/proc")
 #: Number of polls of a process in the middle of exec(), and the time between two polls in seconds.
 EXEC_POLLS = 50
 EXEC_POLL_S = 0.001
-
-
-def below(root: int) -> list[int]:
-    """Return the pids of all descendants of *root*. A process that ends during the search may be missing."""
-    found: list[int] = []
-    todo = [root]
-    while todo:
-        children = _children(todo.pop())
-        found += children
-        todo += children
-    return found
-
-
-def _children(pid: int) -> list[int]:
-    """Return the children of *pid*, from one small file per thread. This is 20 times cheaper than a scan of /proc."""
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for thread in os.scandir(PROC / str(pid) / "task"):
-            with contextlib.suppress(OSError):
-                found += [int(word) for word in Path(thread.path, "children").read_text(encoding="ascii").split()]
-    return found
 
 
 def hides_others() -> bool:

@@ -14,6 +14,8 @@ the shim sends    with                                                    the an
                                                                           ``no ERRNO REASON``
 ``pack RUN``      descriptors: a file with the request, and where to      ``packed NOTES``: the archive is complete, or
                   write the archive                                       ``no ERRNO REASON``
+``port TOKEN N``                                                          ``at ADDRESS``: only the run's processes
+                                                                          listen there on N; no ADDRESS: nowhere
 ================  ======================================================  ==========================================
 
 RUN is the name of a run directory, JOB/TOKEN. The launcher opens it itself, below the directory that root has named.
@@ -21,8 +23,9 @@ After ``ok`` the connection stays open as long as a process of the run is left. 
 processes, or ``first N`` for the first one. The guard sends ``ended STATUS CAUSE`` when the first process has ended
 (negative for a signal; the cause is empty, or says that host memory ran short). When the last one has, it sends
 ``left NOTES`` (JSON) if they have left shared memory, and ``gone MAXRSS_KB CPU_S``. If the shim closes the connection,
-the guard kills all processes. If the guard closes it without ``gone``, the guard was killed. ``pack`` and ``remove``
-come from other processes of the account of the workers; packing ends if the one that asked closes the connection.
+the guard kills all processes. If the guard closes it without ``gone``, the guard was killed. ``pack``, ``remove`` and
+``port`` come from other processes of the account of the workers; packing ends if the one that asked closes the
+connection.
 
 ``command`` to the guard of a run, with one end of a pair of sockets, prepares a second command in the run
 (:mod:`workers.shim.second_command`). A process of the guard serves that pair: it takes ``command`` with descriptors
@@ -39,7 +42,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
 
-GREETING, START, SWEEP, REMOVE, PACK = b"hello", b"start", b"sweep", b"remove", b"pack"
+GREETING, START, SWEEP, REMOVE, PACK, PORT = b"hello", b"start", b"sweep", b"remove", b"pack", b"port"
 #: Asks the guard of a run for a second command in it.
 COMMAND = b"command"
 #: The variable that identifies every process of a run.

@@ -15,7 +15,18 @@ import struct
 import time
 
 from workers.shim import code
-from workers.shim.launch_protocol import GREETING, MOST_BYTES, PACK, REMOVE, START, SWEEP, TOKEN, run_name, wake_on
+from workers.shim.launch_protocol import (
+    GREETING,
+    MOST_BYTES,
+    PACK,
+    PORT,
+    REMOVE,
+    START,
+    SWEEP,
+    TOKEN,
+    run_name,
+    wake_on,
+)
 from workers.shim.not_started import TOO_LATE, NotStarted, no_start
 from workers.shim.tree import UNKILLABLE_S, Tree
 
@@ -156,6 +167,22 @@ def sweep(launcher: str, token: str) -> int:
     if not answer.startswith(b"swept "):
         raise ConnectionError(None, "the launcher ended the connection")
     return int(answer.split()[1])
+
+
+def port_address(launcher: str, token: str, port: int) -> str | None:
+    """Return the address here at which only processes of the run *token* listen on *port*, None if there is none.
+
+    Raises:
+        OSError: the launcher does not answer, or is of an older version.
+
+    """
+    with connect(launcher) as connection:
+        connection.settimeout(ANSWER_S)
+        connection.send(b"%s %s %d" % (PORT, token.encode(), port))
+        answer = connection.recv(MOST_BYTES).decode(errors="replace")
+    if not answer.startswith("at "):
+        raise ConnectionError(None, "the launcher ended the connection: it is of an older version")
+    return answer.removeprefix("at ") or None
 
 
 def remove_code(launcher: str, run_dir: str) -> None:

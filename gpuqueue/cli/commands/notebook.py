@@ -122,8 +122,15 @@ def notebook(ctx: click.Context, /, idle: str, port: int | None, python: str | N
         host = client.jobs.get(job.id).host
     unused = format_duration(float(idle_s))
     note(f"ready on {host}: it ends when nobody has used it for {unused}, or with gpuqueue cancel {job.id}")
-    note(f"in a browser on another machine, type there first: ssh -N -L {its_port}:127.0.0.1:{its_port} {host}")
+    note(f"in a browser on another machine, type there first: {way_there(client.service, job.id, host, its_port)}")
     click.echo(f"{url}?token={token}")
+
+
+def way_there(service: str | None, job_id: int, host: str | None, port: str) -> str:
+    """Return the command that brings *port* of a job on *host* to a browser of another machine."""
+    if service is not None and not service.startswith("unix:"):  # other machines of the user can reach it, too
+        return f"gpuqueue forward {job_id} {port}"
+    return f"ssh -N -L {port}:127.0.0.1:{port} {host}"
 
 
 def _settings(idle_s: str) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from gpuqueue.lazy.frozen import dataclass
 
 if TYPE_CHECKING:
+    import ssl
     from io import BufferedReader
     from pathlib import Path
 
@@ -180,15 +181,20 @@ def _connected(place: Place, timeout_s: float) -> socket.socket:
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if not place.tls:
         return made
-    import ssl  # noqa: PLC0415 - slow to import, and only https needs it
-
     try:
-        context = ssl.create_default_context()
+        context = tls_context()
         made.getpeername()  # Python's ssl module would not close the socket of a connection that was reset before this
         return context.wrap_socket(made, server_hostname=place.host)
     except (OSError, ValueError):
         made.close()
         raise
+
+
+def tls_context() -> ssl.SSLContext:
+    """Return what TLS to a service needs. SSL_CERT_FILE can name other authorities than those of the machine."""
+    import ssl  # noqa: PLC0415 - slow to import, and only https needs it
+
+    return ssl.create_default_context()
 
 
 def _head(stream: BufferedReader) -> Answer:

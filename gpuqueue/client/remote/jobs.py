@@ -12,7 +12,7 @@ from gpuqueue.client.jobs import Jobs
 from gpuqueue.client.patience import ABSENCES, Patience
 from gpuqueue.client.remote.link import ANSWER_S, PARTIAL_ERROR, PARTIAL_ERROR_DETAIL, Link, error_of, segment
 from gpuqueue.client.remote.operations import asking
-from gpuqueue.errors import Unreachable, WaitTimeout
+from gpuqueue.errors import GpuQueueError, Unreachable, WaitTimeout
 from gpuqueue.lazy.imports import later
 from gpuqueue.model import api, job_ref, validation
 from gpuqueue.model.job import Job
@@ -20,7 +20,10 @@ from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.run import Record
 
 if TYPE_CHECKING:
+    from gpuqueue.client import forward as forwards
     from gpuqueue.client import listing as listings
+    from gpuqueue.client.forward import Forward
+    from gpuqueue.client.remote import forward as ways
     from gpuqueue.client.remote import second_command, submit
     from gpuqueue.client.second_command import JobCommand
     from gpuqueue.model import job_request, queue_query
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from gpuqueue.model.queue_query import QueueQuery
     from gpuqueue.model.terminal_size import Window
 else:
+    forwards = later("gpuqueue.client.forward")
+    ways = later("gpuqueue.client.remote.forward")
     job_request = later("gpuqueue.model.job_request")
     listings = later("gpuqueue.client.listing")
     queue_query = later("gpuqueue.model.queue_query")
@@ -111,6 +116,19 @@ class RemoteJobs(Jobs):
     def submit_spec(self, spec: JobSpec, *, found: Callable[[Job], None] | None = None) -> Job:
         """Submit the *spec* of :meth:`spec_again`."""
         return submit.submit_spec(self._link, spec, found)
+
+    def forward(
+        self,
+        job: int | str,
+        port: int,
+        *,
+        address: str = "127.0.0.1",
+        local_port: int = 0,
+        report: Callable[[GpuQueueError], None] | None = None,
+    ) -> Forward:
+        """Return a port of this machine whose connections go to *port* of a running job, through the service."""
+        name, number = forwards.job_and_port(job, port)
+        return forwards.Forward(ways.RemoteWay(self._link, name, number), address, local_port, report)
 
     def show(self, job: int | str, *, away: Callable[[Unreachable], None] | None = None) -> Record:
         """Return the job with all its runs."""

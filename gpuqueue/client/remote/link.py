@@ -52,7 +52,7 @@ class Link:
     def __init__(self, settings: Settings, url: str) -> None:
         self.settings = settings
         self.url = url
-        self._place = Place.of(url)
+        self.place = Place.of(url)
         self._idle: list[HttpConnection] = []
 
     @property
@@ -142,12 +142,12 @@ class Link:
         connection = self._connect()
         try:
             with self.reporting():
-                sent = {**self._headers(), **(headers or {})}
+                sent = {**self.headers(), **(headers or {})}
                 words = API + path + _query(query)
                 answer = connection.ask("GET", words, sent, None, ANSWER_S if begins_s is None else begins_s)
                 connection.limit(ANSWER_S)
                 if answer.status != 200:  # noqa: PLR2004 - OK
-                    raise self._error(answer, answer.body())
+                    raise self.error_in(answer.status, answer.body())
             yield answer
         finally:
             connection.close()
@@ -179,7 +179,7 @@ class Link:
         try:
             yield
         except (OSError, NoHttp) as error:
-            raise self._unreachable(error) from error
+            raise self.unreachable(error) from error
 
     def close(self) -> None:
         """Close the connections."""
@@ -189,15 +189,15 @@ class Link:
     def _exchange(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, timeout_s: float, *, resend: bool
     ) -> tuple[bytes, Answer]:
-        sent = {**self._headers(), **headers}
+        sent = {**self.headers(), **headers}
         until: float | None = None  # set once an answer was lost: the service may have done what was asked
         busy_until = time.monotonic() + BUSY_S
         while True:
             try:
-                connection = self._idle_one(FRESH_S if not resend else None) or HttpConnection(self._place, CONNECT_S)
+                connection = self._idle_one(FRESH_S if not resend else None) or HttpConnection(self.place, CONNECT_S)
             except (OSError, ValueError) as error:
                 if until is None or time.monotonic() > until:
-                    raise self._unreachable(error, is_unanswered=until is not None) from error
+                    raise self.unreachable(error, is_unanswered=until is not None) from error
                 time.sleep(AGAIN_S)
                 continue
             try:
@@ -209,7 +209,7 @@ class Link:
                 until = until or time.monotonic() + LOST_S
                 was_lost = isinstance(error, (OSError, ClosedEarly)) and not isinstance(error, TimeoutError)
                 if not was_lost or time.monotonic() > until or not resend:
-                    raise self._unreachable(error, is_unanswered=True) from error
+                    raise self.unreachable(error, is_unanswered=True) from error
                 if not was_used:  # not only an idle connection that the service has closed
                     time.sleep(AGAIN_S)
                 continue
@@ -221,7 +221,7 @@ class Link:
                 time.sleep(_pause_s(answer))
                 continue
             if answer.status >= 400:  # noqa: PLR2004 - errors
-                raise self._error(answer, content)
+                raise self.error_in(answer.status, content)
             return content, answer
 
     def _idle_one(self, fresh_s: float | None) -> HttpConnection | None:
@@ -235,30 +235,32 @@ class Link:
 
     def _connect(self) -> HttpConnection:
         try:
-            return HttpConnection(self._place, CONNECT_S)
+            return HttpConnection(self.place, CONNECT_S)
         except (OSError, ValueError) as error:
-            raise self._unreachable(error) from error
+            raise self.unreachable(error) from error
 
-    def _headers(self) -> dict[str, str]:
+    def headers(self) -> dict[str, str]:
+        """Return the headers of each request, with the proof of the account."""
         headers = {"User-Agent": f"gpuqueue/{VERSION}"}
-        if not self._place.path:
+        if not self.place.path:
             token = credentials.token_for(self.url, self.settings)
             if token is not None:
                 headers["Authorization"] = f"Bearer {token}"
         return headers
 
-    def _error(self, answer: Answer, content: bytes) -> GpuQueueError:
+    def error_in(self, status: int, content: bytes) -> GpuQueueError:
         """Return the error of a problem document, with the class that the service raised."""
         try:
             problem = json.loads(content)
             detail, name, code = str(problem["detail"]), str(problem["error"]), int(problem["exit_code"])
         except (ValueError, TypeError, KeyError):
             return ServiceUnreachable(
-                f"{self.url} answers with HTTP status {answer.status}: is it a gpuqueue service of this version?"
+                f"{self.url} answers with HTTP status {status}: is it a gpuqueue service of this version?"
             )
         return error_of(name, detail, code)
 
-    def _unreachable(self, error: BaseException, *, is_unanswered: bool = False) -> ServiceUnreachable:
+    def unreachable(self, error: BaseException, *, is_unanswered: bool = False) -> ServiceUnreachable:
+        """Return the message about a connection to the service that failed."""
         from gpuqueue.settings.settings import SYSTEM_SOCKET  # noqa: PLC0415 - only for this error
 
         if type(error).__name__ == "SSLCertVerificationError":  # ssl is not imported for a unix socket

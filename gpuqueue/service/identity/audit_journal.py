@@ -130,7 +130,9 @@ class _Folds:
                 break
             del self._groups[key]
             if group.last is not None and group.first_at is not None:
-                detail = {"times": str(group.times), "until": group.last.at.isoformat(timespec="milliseconds")}
+                times = {"times": str(group.times), "until": group.last.at.isoformat(timespec="milliseconds")}
+                known = {} if group.last.outcome is AuditOutcome.REFUSED else group.last.detail  # the same for all
+                detail = {**known, **times}
                 found.append(replace(group.last, at=group.first_at, jobs=group.jobs, detail=detail))
         return found
 
@@ -197,15 +199,17 @@ class AuditJournal:
         except OSError as error:
             log.error("the refusal of %s for %s cannot be written: %s", action, caller.account, error)  # noqa: TRY400 - no fault of the program
 
-    def noted(self, caller: Caller, action: str, *, jobs: tuple[str, ...] = ()) -> None:
+    def noted(
+        self, caller: Caller, action: str, *, jobs: tuple[str, ...] = (), detail: Mapping[str, str] | None = None
+    ) -> None:
         """Write down what *caller* is about to read or to send, again and again: only the first one waits for it.
 
         Raises:
             Unreachable: the entry cannot be written.
 
         """
-        entry = replace(self._new(caller, action, jobs, None), outcome=AuditOutcome.DONE)
-        key = (caller.account, caller.uid, caller.via, action, jobs)
+        entry = replace(self._new(caller, action, jobs, detail), outcome=AuditOutcome.DONE)
+        key = (caller.account, caller.uid, caller.via, action, jobs, *sorted((detail or {}).items()))
         with self._lock:
             if self._folds.takes(key, 1, entry, self._clock.monotonic_s()):
                 return

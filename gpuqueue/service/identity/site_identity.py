@@ -216,14 +216,16 @@ class SiteIdentity:
         if caller.via is not Via.ANONYMOUS:
             self._journal.refused(caller, action, reason, jobs=jobs)
 
-    def noted(self, caller: Caller, action: str, jobs: tuple[str, ...]) -> None:
+    def noted(
+        self, caller: Caller, action: str, jobs: tuple[str, ...], detail: Mapping[str, str] | None = None
+    ) -> None:
         """Record what *caller* is about to read or to send; what repeats within minutes is counted.
 
         Raises:
             Unreachable: it cannot be recorded.
 
         """
-        self._journal.noted(caller, action, jobs=jobs)
+        self._journal.noted(caller, action, jobs=jobs, detail=detail)
 
     def forget(self, token_id: str) -> None:
         """Stop accepting a token at once: this service has just revoked it."""

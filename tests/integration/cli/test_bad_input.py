@@ -41,6 +41,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "release": ("-u", "-n", "--all", "-y"),
     "edit": ("-m", "-g", "--device", "-t", "-n", "-p", "--pool", "--after", "--begin", "--retries", "--retry-on"),
     "extend": (),
+    "forward": ("--address",),
     "tag": ("-r",),
     "note": (),
     "move": ("--front", "--undo"),

@@ -53,6 +53,7 @@ ACT = {
     "lost",
     "burst",
     "extend",
+    "forward",
     "move",
     "tag",
     "note",

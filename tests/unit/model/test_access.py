@@ -30,6 +30,7 @@ change-job       -          -     -             submit   submit,admin
 retry            -          -     -             submit   submit,admin
 attach           -          -     -             submit   -
 exec             -          -     -             submit   -
+forward          -          -     -             submit   -
 drain            -          -     -             -        submit,admin
 lose-host        -          -     -             -        admin
 set-rules        -          -     -             -        admin

@@ -39,7 +39,7 @@ def test_no_answer_of_the_service_names_the_command_up(error: GpuQueueError, wha
 def test_the_service_of_the_machine_is_started_by_its_administrator(url: str, remedy: str) -> None:
     """A service of one's own is one's own matter."""
     link = Link(Settings.load({"GPUQUEUE_URL": url}), url)
-    error = link._unreachable(ConnectionRefusedError(111, "Connection refused"))
+    error = link.unreachable(ConnectionRefusedError(111, "Connection refused"))
     assert f"the service at {url} does not answer: Connection refused. {remedy}" == str(error)
 
 

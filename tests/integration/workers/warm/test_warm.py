@@ -46,7 +46,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., WarmRuns]]:
 def pid_of(runs: WarmRuns) -> int:
     """Return the pid of the warm interpreter."""
     (warm_interpreter,) = runs.warm_interpreters._interpreters
-    (pid,) = process_tree._children(warm_interpreter._shim.pid)
+    (pid,) = process_tree.children(warm_interpreter._shim.pid)
     return pid
 
 
