@@ -1,0 +1,1 @@
+"""Starts the kernels of Jupyter as jobs of a gpuqueue."""
