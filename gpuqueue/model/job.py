@@ -122,6 +122,8 @@ class WaitReason(str, Enum):
     DRAINED = "drained"
     #: Too few of the devices that the job may run on have time enough for it before their end.
     END = "end"
+    #: Too few of the devices that the job may run on are not reserved for the jobs of others now, by people.
+    CALENDAR = "calendar"
     #: Too few of the devices that the job may run on have a worker with a recent heartbeat.
     SILENT = "silent"
     #: A limit of the user or of the user's group leaves no room for the job.

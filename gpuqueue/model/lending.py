@@ -25,6 +25,7 @@ FOR_DEVICES = frozenset(
         WaitReason.RESERVATION,
         WaitReason.DRAINED,
         WaitReason.END,
+        WaitReason.CALENDAR,
         WaitReason.SILENT,
     }
 )

@@ -19,6 +19,7 @@ from gpuqueue.model.device import Device, Xid
 from gpuqueue.model.job import JobState
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
+from gpuqueue.queue.calendar import CalendarReservation, reservations_on
 from gpuqueue.queue.drains import BY_HOST, DrainOrigin, drains
 from gpuqueue.queue.lease import DeviceReservation, DeviceStatus, ExternalProcess, Holding, Refusals
 from gpuqueue.queue.replies import readable_reply
@@ -204,6 +205,51 @@ class Devices:
         self._store.scripts.run("drain", origin.value, why, by, from_ms, *uuids)
 
     @answering
+    def reserve(self, wanted: CalendarReservation, *, grace_s: float, most_s: float | None = None) -> int:
+        """Reserve devices for people, and return the id. One with an id is stored again as it was.
+
+        *grace_s* is what the runs of others get at the start. *most_s* is the most device-seconds that its ``by`` may
+        have reserved at a time; None: any.
+
+        Raises:
+            BadRequest: its end is over, or not after its start.
+            Refused: a device is reserved at that time or too often, or it is too long.
+
+        """
+        span = (to_epoch_ms(wanted.begins_at), to_epoch_ms(wanted.ends_at))
+        words = (wanted.why, wanted.by, to_ms(grace_s), "" if most_s is None else to_ms(most_s))
+        what, *detail = self._store.scripts.run(
+            "calendar_add", wanted.id or "", ",".join(wanted.users), *span, *words, *wanted.devices
+        )
+        if what == "made":
+            return int(detail[0])
+        if what == "over":
+            raise BadRequest("the end of the reservation is over, or not after its start: give a later --until")
+        if what == "budget":
+            hours = f"{int(detail[0]) / 3_600_000:.3g}" if detail[0] != "0" else "no"
+            raise Refused(
+                f"you have {hours} device-hours reserved, and may have {(most_s or 0) / 3600:.3g} at a time "
+                "(setting reserve_hours): reserve for a shorter time, or ask an administrator"
+            )
+        where = next((f"{each.host}:{each.device.index}" for each in self.all() if each.device.uuid == detail[0]), detail[0])
+        if what == "many":
+            raise Refused(f"{where} is reserved too often: cancel some, see gpuqueue reserve list")
+        raise Refused(f"{where} is reserved then, by reservation {detail[1]}: see gpuqueue reserve list")
+
+    @answering
+    def cancel_reservation(self, reservation_id: int, *, user: str | None) -> bool:
+        """Cancel a calendar reservation, and return whether there was one. *user* None: whoever made it.
+
+        Raises:
+            Refused: it is neither of nor only for the account *user*.
+
+        """
+        reply = self._store.scripts.run("calendar_cancel", reservation_id, user or "")
+        if reply == "refused":
+            raise Refused(f"reservation {reservation_id} is not yours: only its owner or an administrator may cancel it")
+        return bool(int(reply))
+
+    @answering
     def preempt(self, uuids: Iterable[str], *, grace_s: float) -> dict[int, JobState]:
         """Preempt all runs on the devices in *uuids*, for no other job; return their jobs with their states.
 
@@ -318,8 +364,9 @@ def device_status(
         sample = _last_sample(last_sample)
         all_drains, now = drains(drained), from_epoch_ms(now_ms)
         planned = [each for each in all_drains if not each.holds(now)]
+        device = from_plain(Device, plain.plain("device"), "a device")
         return DeviceStatus(
-            device=from_plain(Device, plain.plain("device"), "a device"),
+            device=device,
             host=plain.text("host"),
             worker=plain.text("worker"),
             worker_pid=plain.whole("pid"),
@@ -333,6 +380,7 @@ def device_status(
             seen_s_ago=abs(now_ms - int(seen)) / 1000,
             drains=tuple(each for each in all_drains if each not in planned),
             planned_drains=tuple(sorted(planned, key=lambda each: each.begins_at or now)),
+            calendar=tuple(each for each in reservations_on(device.uuid, drained) if now < each.ends_at),
             trouble=sample.trouble,
             external_processes=sample.external_processes,
             holdings=holdings,

@@ -34,7 +34,9 @@ class Obstacle(str, Enum):
     TOO_LARGE = "too_large"
     #: The device is drained.
     DRAINED = "drained"
-    #: The device has an end before the job would be over.
+    #: People have reserved the device for the jobs of others now.
+    CALENDAR = "calendar"
+    #: The device has an end before the job would be over, or is reserved for the jobs of others then.
     END = "end"
     #: The worker of the device has sent no heartbeat for a while.
     SILENT = "silent"
@@ -92,7 +94,8 @@ class Verdict:
 
     ``reserved_for`` is the job that the device is reserved for. ``by_preemption``: the device is reserved because runs
     of lower priority were preempted for that job; otherwise because that job has waited too long. ``cannot_start``
-    is why the excluded host could not start the job. ``end_ms`` is when the device ends; None without an end.
+    is why the excluded host could not start the job. ``end_ms`` is when the device takes no job of this user any more:
+    its end, or the start of a calendar reservation of others; None without either.
     """
 
     device: str

@@ -13,6 +13,7 @@ from gpuqueue.model.device import Device, Health, Xid
 from gpuqueue.model.job import WaitReason
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.run import RunDevice
+from gpuqueue.queue.calendar import CalendarReservation
 from gpuqueue.queue.drains import Drain
 
 #: The health of a device whose driver reports none.
@@ -174,7 +175,7 @@ class Lease:
 class PreemptRequest:
     """A run is preempted by the job *by* and has *left_s* seconds to end; a negative value means overdue.
 
-    *by* is 0 if it is for no job: the time of its host is over.
+    *by* is 0 if it is for no job: its time on the device is over.
     """
 
     by: int
@@ -192,6 +193,7 @@ class Verdicts:
     stale: frozenset[str]
     others: tuple[Lease, ...]
     drains: tuple[Drain, ...] = ()
+    calendar: tuple[CalendarReservation, ...] = ()
     #: Preemptions of the runs in ``go_on``, by token.
     preemptions: Mapping[str, PreemptRequest] = field(default_factory=dict)
     #: The time limits of the runs whose limit was extended, in seconds, by token.
@@ -282,6 +284,8 @@ class DeviceStatus:
     drains: tuple[Drain, ...] = ()
     #: Drains that do not hold yet, the earliest first.
     planned_drains: tuple[Drain, ...] = ()
+    #: What people have reserved it for and is not over, the first one first.
+    calendar: tuple[CalendarReservation, ...] = ()
     trouble: str | None = None
     external_processes: tuple[ExternalProcess, ...] = ()
     holdings: tuple[Holding, ...] = ()

@@ -22,6 +22,7 @@ from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.job_spec import JobSpec, Priority
 from gpuqueue.model.measures import Use
 from gpuqueue.queue import job_fields as stored
+from gpuqueue.queue.calendar import reservations_on
 from gpuqueue.queue.drains import drains
 from gpuqueue.queue.lease import BrokenClaim, Claim, Later, Lease, PreemptRequest, Reservation, Reservations, Verdicts
 from gpuqueue.text.sanitize import brief
@@ -132,6 +133,7 @@ def verdicts(reply: str) -> Verdicts | str:
         stale=stale,
         others=tuple(Lease(**{**each, **{name: int(each[name]) for name in numbers}}) for each in plain["others"]),
         drains=drains(plain.get("drained")),
+        calendar=reservations_on("", plain.get("drained")),
         preemptions={
             token: PreemptRequest(by=int(each["by"]), left_s=each["left_ms"] / 1000)
             for token, each in plain["preempted"].items()

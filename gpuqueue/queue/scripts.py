@@ -62,6 +62,8 @@ ACTS = (
     "settle",
     "drain",
     "resume",
+    "calendar_add",
+    "calendar_cancel",
 )
 
 #: The acts that open a store. A store that is not open refuses all other acts.
@@ -105,7 +107,8 @@ SHARED = {
         "idle_priority",
     ),
     "listing": ("device_filter", "device_end", "array_index", "limits", "capacity", "obstacles"),
-    **dict.fromkeys(("heartbeat", "name_host"), ("machines",)),
+    "name_host": ("machines",),
+    "heartbeat": ("machines", "device_end", "drains", "preempt_run"),
     "usage": ("device_filter", "array_index", "limits", "submit_limits"),
     "move_front": ("authorize", "priority_front"),
     "set_tags": ("authorize",),
@@ -121,6 +124,7 @@ SHARED = {
     "lose": ("dependencies", "array_index", "array", "drains"),
     "finish": ("device_filter", "array_index", "limits", "dependencies", "array", "drains", "memory_retry"),
     **dict.fromkeys(("drain", "resume"), ("drains",)),
+    **dict.fromkeys(("calendar_add", "calendar_cancel"), ("device_end", "drains")),
     "preempt_devices": ("preempt_run",),
     **dict.fromkeys(
         ("cancel", "hold"),

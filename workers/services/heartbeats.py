@@ -11,12 +11,14 @@ import logging
 import os
 import threading
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 
 from gpuqueue.clock import Clock
-from gpuqueue.errors import HostTaken, StoreNotOpen, Unreachable
+from gpuqueue.errors import BadRequest, HostTaken, Refused, StoreNotOpen, Unreachable
 from gpuqueue.model.run import NO_USE, EndingKind
 from gpuqueue.model.run_mark import MarkKind, over_of
+from gpuqueue.queue.calendar import CalendarReservation
 from gpuqueue.queue.drains import Drain, DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Alive, PreemptRequest, Verdicts
@@ -48,7 +50,7 @@ def ask_preempt(run: LiveRun, place: PreemptRequest) -> None:
         OSError: The run directory cannot be written now.
 
     """
-    cause = f"for job {place.by}" if place.by else "at the end of its host's time"
+    cause = f"for job {place.by}" if place.by else "at the end of its time on the device"
     note = f"preemption requested {cause}, in {format_duration(place.left_s)} at the latest"
     run.notes.append(note)
     is_first = False
@@ -80,6 +82,7 @@ class Heartbeats:
         self._admission = admission
         self._runs = runs
         self._drains: tuple[Drain, ...] = ()
+        self._calendar: tuple[CalendarReservation, ...] = ()
         self._idle = IdleWatch(settings, queue, clock)
         self._marks = MarkWatch(settings, queue, clock)
         # A store behind a unix socket is on this host. While it is down it serves no other worker, and after its
@@ -133,6 +136,7 @@ class Heartbeats:
                     run.marked.clear()
             self._epoch = verdicts.epoch
         self._log_drains(offer.device.uuid, verdicts.drains)
+        self._calendar = verdicts.calendar
         for run in runs:
             self._send_notes(run)
         for run in runs:
@@ -165,11 +169,17 @@ class Heartbeats:
                 run.directory.ask_end(EndingKind.LOST)
 
     def _restore_drains(self, uuid: str) -> None:
-        """Repeat the device's drains in a store that lost them. Drains by ``down`` are left out: ``up`` ends those."""
+        """Repeat what a store that lost its data should know: the device's drains and calendar reservations.
+
+        Drains by ``down`` are left out: ``up`` ends those.
+        """
         for drain in self._drains:
             if drain.origin is not DrainOrigin.DOWN:
                 begins_at, by = drain.begins_at, drain.by or ""
                 self._queue.devices.drain([uuid], origin=drain.origin, why=drain.why, by=by, begins_at=begins_at)
+        for reservation in self._calendar:
+            with contextlib.suppress(Refused, BadRequest):  # another one was made meanwhile, or it is over
+                self._queue.devices.reserve(replace(reservation, devices=(uuid,)), grace_s=self._settings.preempt_grace_s)
 
     def _log_drains(self, uuid: str, drains: tuple[Drain, ...]) -> None:
         """Log when the device is drained, with the origin of the drain, and when it takes jobs again."""

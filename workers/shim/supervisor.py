@@ -172,7 +172,7 @@ def detail_of(kind: str, request: PreemptRequest, tree: Tree) -> str:
     if kind == "exited":
         words = tree.cause
     elif kind == "preempted" and request.by:
-        words = "the time of its host was over" if request.by == "0" else f"preempted for job {request.by}"
+        words = "its time on the device was over" if request.by == "0" else f"preempted for job {request.by}"
     elif kind == "timed_out":
         words = tree.uncaught
     elif kind == "lost":

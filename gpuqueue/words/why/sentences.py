@@ -165,7 +165,7 @@ def _preemption(found: Why) -> Iterator[str]:
     if preemption is None or not found.job.state.is_active:
         return
     if preemption.deadline_ms is not None:
-        cause = "at the end of its host's time," if preemption.by is None else f"for {called(found, preemption.by)}"
+        cause = "at the end of its time on the device," if preemption.by is None else f"for {called(found, preemption.by)}"
         yield f"it is being preempted {cause} by {clock(preemption.deadline_ms)}"
     if preemption.times >= MOST:
         yield f"it was preempted {count(preemption.times, 'time')}: it is not preempted again"

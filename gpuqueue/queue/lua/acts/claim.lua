@@ -4,6 +4,8 @@
 -- How a run came to its start: `immediate` no job that might run there was ahead, `backfill` it fitted where the jobs
 -- ahead did not, `reserved` the device was reserved for it.
 -- A job may be left to a better device for a moment (see better_device.lua).
+-- A calendar reservation of the device is an end for the jobs of others (see device_end.lua). What only its users may
+-- start there is claimed after that.
 -- arrow: queued -> starting
 -- ARGV: host  device  worker  lease_ms  external (bytes of external processes)  nonce  1 if the host serves GPUs, then
 --   for each of the worker's runs: id  observed bytes here
@@ -50,8 +52,13 @@ return function()
   if first_due and tonumber(first_due) <= now then -- a begin time has come, or a dependency has ended
     queue_due(now)
   end
-  device_end = any_drained and end_of(call('HGET', P .. 'drained', device)) or nil
-  if device_end and device_end <= now then return {} end
+  drained_from, calendar, viewer = nil, nil, nil
+  if any_drained then
+    cache.any_drained = true
+    drained_from, calendar = closing_of(call('HGET', P .. 'drained', device), now)
+  end
+  judge_for(nil)
+  if drained_from and drained_from <= now then return {} end
   if pausing(now) or not store_sample(leases) then return {} end
   read_reservation(any_reserved and call('HGET', P .. 'rsv', device), leases)
 
@@ -66,6 +73,9 @@ return function()
 
   choosy = is_cpu(kind) and gpus_known()
   cache.kinds, cache.here, cache.only_this = {}, {}, {device}
-  local taken = (r_job and take_reserved()) or take_in_turn(first_priority, so_many)
+  local taken = r_job and take_reserved()
+  if viewer then judge_for(nil) end
+  if not taken and (not device_end or device_end > now) then taken = take_in_turn(first_priority, so_many) end
+  if not taken and calendar then taken = take_for_holders(first_priority) end
   return taken or (cache.left and {LEAVE_MS}) or {}
 end

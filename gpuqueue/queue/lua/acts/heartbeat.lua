@@ -9,7 +9,7 @@
 --     device is the run's first)
 --   preempted: token -> {by: the job it is preempted for, left_ms: the time that it has left, negative if overdue}
 --   limits:   token -> the time limit in ms, of the runs whose limit was extended
---   drained:  the drains of the device (JSON), if any
+--   drained:  the drains of the device and its calendar reservations (JSON), if any
 local wrong = misfit {'host', 'device', 'bytes', 'bytes', 'bytes', 'count', 'pool', 'word', 'ms', 'by'}
 local at = 11
 while not wrong and at <= #ARGV do
@@ -45,6 +45,25 @@ local function charge_on(id, job)
   local more = (ahead_s - deposit_s) * rate * weight(tonumber(job.claimed_fair_ms) or claimed)
   charge(job.user, more, share_of(job.user), priorities_waited_at())
 end
+
+-- While a calendar reservation holds, preempt the runs of others whose jobs may run again. Forget those that are over.
+local function apply_calendar()
+  local drains = drains_of(device)
+  if type(drains.calendar) ~= 'table' then return end
+  local _, calendar = closing_of(call('HGET', P .. 'drained', device), now)
+  if #drains.calendar > #(calendar or {}) then
+    drains.calendar = calendar
+    write_drains(device, drains)
+  end
+  local held = calendar and calendar[1]
+  for _, id in ipairs(held and tonumber(held.from) <= now and call('HKEYS', key2('dl', device)) or {}) do
+    local job = read_job(id)
+    if job.state == 'running' and not job.preempted_by and job.requeue == '1' and not is_holder(held, job.user) then
+      preempt_run(id, job, '0', now, tonumber(held.grace) or 0)
+    end
+  end
+end
+if call('HEXISTS', P .. 'drained', device) == 1 then apply_calendar() end
 
 local verdicts, named, preempted, limits = {}, {}, {}, {}
 local i = 11

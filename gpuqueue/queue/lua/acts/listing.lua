@@ -17,7 +17,7 @@ local site, site_size, judged = nil, 1, 0
 
 local function reason_of(job, has_reservation)
   if not site then
-    site = read_site()
+    site = read_site(now)
     for _, on_host in ipairs(site) do site_size = site_size + #on_host.devices end
   end
   local like = job.user .. ' ' .. job.shape .. ' ' .. (has_reservation and job.id or '')

@@ -102,10 +102,11 @@ end
 -- Find the devices of one host that cost least: {devices, victims, work, reserved: how many of them are reserved for
 -- others, alone}; nil if there are none.
 local function cheapest(devices, id, user, shape, lower)
-  local asks, by_kind, best = asks_of(shape), {}, nil
+  local asks, by_kind, best = asks_of(shape, user), {}, nil
   local mem, n, want = asks.mem, asks.n, asks.want
   for _, device in ipairs(devices) do
-    if could_host(device, asks) and over_in_time(asks, now + grace_ms, device.ends) and may_take(device, id, lower) then
+    local ends = end_for(device.ends, device.calendar, user)
+    if could_host(device, asks) and over_in_time(asks, now + grace_ms, ends) and may_take(device, id, lower) then
       local ids, work = victims_on(device, mem, lower, want)
       if ids then
         local row = by_kind[device.kind] or {}
@@ -221,9 +222,9 @@ local function preempt_at(priority, lower)
     for i = 1, #heads, 2 do
       local shape = heads[i]
       local id = first_at(heads[i + 1], priority, user, shape)
-      local like = limits_set() and user .. ' ' .. shape or shape -- as in reserve.lua
+      local like = alike(user, shape)
       local is_new = not checked[like] and parse_shape(shape)
-      if is_new and not could_be_hosted(served, shape) then -- costs no try
+      if is_new and not could_be_hosted(served, shape, user) then -- costs no try
         checked[like], checks = true, checks + #served
         if checks > MOST_CHECKS then return end
       elseif is_new and waits_for_room(id, user, shape) then

@@ -89,7 +89,7 @@ end
 -- limits allow: each is charged as the one that gives the least.
 local plans, planned = {}, 0 -- of jobs without reservations: many are alike; one tick plans at most MOST_SHAPES
 local function plan_for(entry, most_bytes, awaited)
-  local like = entry.shape .. ' ' .. whole(most_bytes)
+  local like = alike(entry.user, entry.shape) .. ' ' .. whole(most_bytes)
   local is_new = entry.since == now and not next(awaited)
   if is_new and (plans[like] ~= nil or planned == MOST_SHAPES) then return plans[like] end
   local _, _, n = parse_shape(entry.shape)
@@ -99,7 +99,7 @@ local function plan_for(entry, most_bytes, awaited)
     for _, device in ipairs(host.devices) do
       if n > 1 or device.capacity <= most_bytes then devices[#devices + 1] = device end
     end
-    local found = plan(devices, entry.shape, now, nil, awaited)
+    local found = plan(devices, entry.shape, now, entry.user, awaited, true)
     if found and (not best or sooner(found.start, best.start)) then best = found end
   end
   if is_new then plans[like], planned = best or false, planned + 1 end
@@ -250,11 +250,11 @@ local function fill_at(priority, limits)
   local jobs = {}
   oldest_first(priority, last_that_waits(), function(id, user, shape)
     if reservations[id] or not parse_shape(shape) then return false end
-    local like = limits_set() and user .. ' ' .. shape or shape -- jobs that are alike here have the same room
+    local like = alike(user, shape) -- jobs that are alike here have the same room
     local since = not limits.checked[like] and not beyond_everywhere(user, shape) and waits_since(id, now)
     if since and since <= moment then
       limits.checked[like], limits.checks = true, limits.checks + #served
-      if could_be_hosted(served, shape) then -- else it costs no try
+      if could_be_hosted(served, shape, user) then -- else it costs no try
         local dropped = tonumber(call('HGET', job_key(id), F.dropped_ms) or '') or 0
         limits.tried = limits.tried + 1
         jobs[#jobs + 1] = {id = id, user = user, shape = shape, since = since, turn = math.max(since, dropped)}

@@ -14,7 +14,7 @@ if job.state ~= 'queued' and job.state ~= 'held' or not queueable(job) then
     preemption = {by = by and by ~= '0' and by or nil, deadline_ms = deadline or nil, times = to_count(times)}})
 end
 local now = now_ms()
-local asks = asks_of(job.shape)
+local asks = asks_of(job.shape, job.user)
 
 local function time(ms) return ms and ms > 0 and whole(ms) or nil end -- 0: unknown
 local function list(items) return #items > 0 and items or nil end -- cjson writes an empty table as {}
@@ -33,7 +33,7 @@ local function describe_device(device, obstacle, holder)
   for i, run in ipairs(device.runs) do runs[i] = describe_run(run) end
   return {device = device.name, host = device.host, obstacle = obstacle, available_bytes = whole(device.available),
     capacity_bytes = whole(device.capacity), total_bytes = whole(device.total), runs = list(runs), reserved_for = holder,
-    end_ms = time(device.ends),
+    end_ms = time(end_for(device.ends, device.calendar, job.user)),
     by_preemption = holder and call('HGET', job_key(holder), F.by_preemption) == '1',
     cannot_start = obstacle == 'excluded' and excluded_hosts[device.host] or nil}
 end
@@ -50,7 +50,7 @@ end
 -- job fits nowhere, or if only reservations block it: the devices' obstacles show that.
 local function plan_behind(records)
   local found, is_beyond_limits = plan(records, job.shape, now, job.user), false
-  if not found then found, is_beyond_limits = plan(records, job.shape, now), true end
+  if not found then found, is_beyond_limits = plan(records, job.shape, now, job.user, nil, true), true end
   if not found then return nil end
   found.beyond = is_beyond_limits
   local waits, is_reserved, others = false, false, {}
@@ -84,7 +84,7 @@ end
 local devices, served = {}, {}
 local drawn, lasting = {}, {} -- device -> planning record; run -> whether a reservation for its end has expired
 local best, best_beyond, best_behind
-for _, on_host in ipairs(read_site()) do
+for _, on_host in ipairs(read_site(now)) do
   local obstacles, own, all = obstacles_on(on_host.devices, job, asks, now), {}, {}
   for i, device in ipairs(on_host.devices) do
     local holder = holder_of(device, id)
@@ -100,7 +100,7 @@ for _, on_host in ipairs(read_site()) do
   end
   served[on_host.host] = all
   local found = plan(own, job.shape, now, job.user)
-  local beyond = not found and plan(own, job.shape, now)
+  local beyond = not found and plan(own, job.shape, now, job.user, nil, true)
   best, best_beyond = sooner_of(best, found), sooner_of(best_beyond, beyond)
   best_behind = sooner_of(best_behind, not found and not beyond and plan_behind(all))
 end

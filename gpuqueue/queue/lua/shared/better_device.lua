@@ -31,10 +31,10 @@ end
 
 -- Return the device of the site that should have this job in place of `here`, in the order s (spread), p (pack) or l
 -- (least busy, then spread); nil if none is better by more than TIE or a STEP. here: {host, device, kind, available,
--- total, usable, leases}
+-- total, usable, leases, user: as in end_for}
 function better_device(here, mem, asks, order, now)
   -- Return the site's other devices of this kind that take jobs now: {name, host, pool, record, room, available}.
-  local function others(host, device, kind, now)
+  local function others(host, device, kind, user, now)
     if cache.site then return cache.site end
     local site = {}
     cache.site = site
@@ -58,7 +58,8 @@ function better_device(here, mem, asks, order, now)
     for _, name in ipairs(call('HKEYS', P .. 'rsv')) do reserved[name] = true end
     local open = {}
     for i = 1, #site do
-      site[i].ends = end_of(drained[site[i].name])
+      local first, calendar = closing_of(drained[site[i].name], now)
+      site[i].ends = end_for(first, calendar, user)
       if (not site[i].ends or site[i].ends > now) and not reserved[site[i].name] then open[#open + 1] = site[i] end
     end
     cache.site = open
@@ -82,7 +83,7 @@ function better_device(here, mem, asks, order, now)
   local busy = order == 'l' and busy_steps(here.leases) or 0
   local rank = rank_of(here.available, here.total, here.usable)
   local tie, best, most = order == 'p' and here.total * TIE or 0, nil, nil
-  for _, other in ipairs(others(here.host, here.device, here.kind, now)) do
+  for _, other in ipairs(others(here.host, here.device, here.kind, here.user, now)) do
     -- an upper bound of what it is worth, before its leases are read
     local worth = order == 'p' or busy > 0 or rank_of(other.room, other.total, other.usable) > rank
     if worth and other.room >= mem and over_in_time(asks, now, other.ends) and belongs(asks.pool, asks.wanted_kind, asks.want, other.host, other.name, other.pool, here.kind) then

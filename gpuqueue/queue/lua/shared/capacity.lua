@@ -5,7 +5,7 @@
 -- that must end before the job fits, comma-separated. `start` is when the last of these must have ended, 0 if one has
 -- no time limit.
 local parse_reservation, runs_on, runs_under, left_beside, reserved_in_vain, ends_before, planning_record, is_leaving,
-  asks_of, could_host, could_be_hosted, sooner, allowed_by_limits, plan, last_id_before, waits_since
+  asks_of, alike, could_host, could_be_hosted, sooner, allowed_by_limits, plan, last_id_before, waits_since
 do
 local OVERDUE_MS = 60000 -- a run this long past its end ignores its limit: its end is unknown
 
@@ -68,12 +68,12 @@ end
 function planning_record(host, device, record, now)
   local total, headroom, external, seen, slots, pool, kind = parse_record(record)
   if not total or math.abs(now - tonumber(seen)) > SEEN_MS then return nil end
-  local ends = end_of(call('HGET', P .. 'drained', device))
+  local ends, calendar = closing_of(call('HGET', P .. 'drained', device), now)
   if ends and ends <= now then return nil end
   local capacity = total - headroom - external
   local found = {name = device, host = host, pool = pool, kind = kind, slots = tonumber(slots), total = tonumber(total),
     external = tonumber(external), capacity = capacity, free = capacity, runs = runs_on(device, tonumber(total), now),
-    now = now, ends = ends}
+    now = now, ends = ends, calendar = calendar}
   for _, run in ipairs(found.runs) do
     found.alone = found.alone or run.alone
     local claimed, in_vain, usual_s = unpack(call('HMGET', job_key(run.id), F.claimed_ms, F.in_vain_ms, F.usual_s))
@@ -115,25 +115,28 @@ function is_leaving(state, by, deadline, now)
   return (state == 'cancelling' or by ~= false) and not is_late
 end
 
--- Return what a job of this shape asks for on each device; nil for a damaged shape. `most`: see max_mem_of.
-function asks_of(shape)
+-- Return what a job of this shape and user asks for on each device; nil for a damaged shape. `most`: see max_mem_of.
+function asks_of(shape, user)
   local mem, limit_s, n, pool, wanted_kind, more = parse_shape(shape)
   if not mem then return nil end
   local want = constraints(more)
-  return {mem = mem, limit_s = limit_s, n = n, pool = pool, wanted_kind = wanted_kind, want = want,
+  return {mem = mem, limit_s = limit_s, n = n, pool = pool, wanted_kind = wanted_kind, want = want, user = user,
     most = want.alone and max_mem_of(pool) or math.huge}
 end
+
+-- Return a text that is the same for jobs that may start at the same places and times.
+function alike(user, shape) return (limits_set() or cache.any_calendar) and user .. ' ' .. shape or shape end
 
 -- Return whether the job may use this device, would fit if none of our runs were there, and would be over before its end.
 function could_host(device, asks)
   return asks.mem <= device.capacity and (asks.n == 1 or device.kind ~= 'mig') -- a process can use only one part of a GPU
     and belongs(asks.pool, asks.wanted_kind, asks.want, device.host, device.name, device.pool, device.kind)
     and undisturbed(asks.want, device.external, device.total) and device.capacity + device.external <= asks.most
-    and over_in_time(asks, device.now, device.ends)
+    and over_in_time(asks, device.now, end_for(device.ends, device.calendar, asks.user))
 end
 
-function could_be_hosted(devices, shape) -- on any of these
-  local asks = asks_of(shape)
+function could_be_hosted(devices, shape, user) -- on any of these
+  local asks = asks_of(shape, user)
   for _, device in ipairs(asks and devices or {}) do
     if could_host(device, asks) then return true end
   end
@@ -193,10 +196,10 @@ local function in_time(row, asks, user, shape)
 end
 
 -- Find where on these devices of one host a job of this shape starts first. All its devices are of one kind and allowed
--- by the limits of its user; user nil: without limits. `awaited` as in room_on.
+-- by the limits of its user, unless `unlimited`. `awaited` as in room_on.
 -- -> {start, free, {{name, start, blockers, all: the device's bytes if the job is exclusive}, ...}} | nil
-function plan(devices, shape, now, user, awaited)
-  local asks, by_kind, best = asks_of(shape), {}, nil
+function plan(devices, shape, now, user, awaited, unlimited)
+  local asks, by_kind, best = asks_of(shape, user), {}, nil
   for _, device in ipairs(devices) do
     if could_host(device, asks) then
       local start, blockers = room_on(device, asks.mem, now, asks.want, awaited)
@@ -204,7 +207,8 @@ function plan(devices, shape, now, user, awaited)
         local row = by_kind[device.kind] or {}
         by_kind[device.kind] = row
         row[#row + 1] = {name = device.name, start = start, blockers = blockers, free = device.free,
-          all = asks.want.alone and device.total or nil, gives = device.capacity, kind = device.kind, ends = device.ends}
+          all = asks.want.alone and device.total or nil, gives = device.capacity, kind = device.kind,
+          ends = end_for(device.ends, device.calendar, user)}
       end
     end
   end
@@ -214,7 +218,7 @@ function plan(devices, shape, now, user, awaited)
       if a.free ~= b.free then return a.free > b.free end
       return a.name < b.name
     end)
-    local chosen = in_time(row, asks, user, shape)
+    local chosen = in_time(row, asks, not unlimited and user, shape)
     local last = chosen and chosen[asks.n]
     if last and (not best or sooner(last.start, best.start) or (last.start == best.start and last.free > best.free)) then
       best = {start = last.start, free = last.free, devices = chosen}

@@ -8,7 +8,8 @@ local available, pool, slots, total, all_slots, kind, capacity, external_bytes, 
 local r_job, r_need, r_start, blockers, room_beside -- the reservation of the device; bytes others may use beside it
 local priorities, choosy
 local leases_here -- of the device, from HGETALL
-local device_end -- in ms (device_end.lua); nil without one
+local drained_from, calendar -- of the device: results of closing_of() (device_end.lua)
+local viewer, device_end -- for whom the ends of devices count (user of end_for()), and the end of this one in ms; nil without
 
 -- A shape's text alone determines what it asks for, so parsed shapes stay for later calls. Nothing changes them. A
 -- damaged shape fits nowhere.
@@ -58,6 +59,12 @@ local function free_on(name)
   return name == device and available or cache.free_on[name]
 end
 
+-- From here on, let the ends of devices count as for this user; nil: for users without a calendar reservation.
+local function judge_for(user)
+  if user ~= viewer then cache.peers, cache.gangs, cache.site = nil, nil, nil end
+  viewer, device_end = user, end_for(drained_from, calendar, user)
+end
+
 local function are_limited() -- most sites have no limits; read once a job is found that fits
   if cache.limits_set == nil then cache.limits_set, cache.any_shares = exist(P .. 'limits', P .. 'shares') end
   return cache.limits_set
@@ -68,7 +75,11 @@ local function neighbours() -- the host's other devices of this kind, fullest fi
   local peers, free_there = cache_of('peers'), cache_of('free_on')
   local names = call('HKEYS', key2('dev', host))
   for i = 1, #names do
-    local ends = names[i] ~= device and end_of(call('HGET', P .. 'drained', names[i]))
+    local ends
+    if names[i] ~= device then
+      local first, reservations = closing_of(call('HGET', P .. 'drained', names[i]), now)
+      ends = end_for(first, reservations, viewer)
+    end
     if names[i] ~= device and (not ends or ends > now) then
       local free, its_pool, seen, its_slots, its_total, _, its_kind, gives, its_external, its_runs = room_of(host, names[i])
       if free and math.abs(now - seen) < SEEN_MS and its_slots > 0 and its_kind == kind then

@@ -10,7 +10,7 @@ local function leave_elsewhere(id, shape) -- to a better device
   local order = asks.want.order or meta().order
   if asks.want.alone or order == '' then return false end
   local this = {host = host, device = device, kind = kind, available = available, total = total,
-    usable = capacity + external_bytes, leases = leases_here}
+    usable = capacity + external_bytes, leases = leases_here, user = viewer}
   local better = better_device(this, asks.mem, asks, order, now)
   return better ~= nil and leave_to(better, id, now)
 end
@@ -129,12 +129,17 @@ local function who_has(priority, shapes)
   return has
 end
 
--- Find the shapes that fit, then the least-served user who waits with one of them. For few fitting shapes.
-local function search(priority, from)
+local function fitting_at(priority)
   local fitting = {}
   for _, shape in ipairs(call('ZRANGEBYSCORE', key2('sh', priority), '-inf', available)) do
     if (not choosy or worth_judging(shape)) and fits(shape) then fitting[#fitting + 1] = shape end
   end
+  return fitting
+end
+
+-- Find the shapes that fit, then the least-served user who waits with one of them. For few fitting shapes.
+local function search(priority, from)
+  local fitting = fitting_at(priority)
   local has, asked, most = nil, 0, ASKED
   while #fitting > 0 do
     local users = call('ZRANGE', key2('ul', priority), from, from + most - 1)
@@ -171,3 +176,22 @@ local function take_in_turn(first_priority, so_many)
   end
 end
 
+
+-- Claim for the users of the device's first calendar reservation what only they may start there. -> the claim | nil
+local function take_for_holders(first_priority)
+  for i = first_priority, #priorities do
+    local priority, many, waiting = priorities[i], small_enough(priorities[i]), {}
+    for user in string.gmatch(many > 0 and calendar[1].users or '', '[^,]+') do
+      local rank = call('ZRANK', key2('ul', priority), user)
+      if rank then waiting[#waiting + 1] = {name = user, rank = rank} end
+    end
+    table.sort(waiting, function(a, b) return a.rank < b.rank end)
+    for _, user in ipairs(waiting) do
+      judge_for(user.name)
+      local taken, checked_all
+      if not choosy then taken, checked_all = take_in_order(priority, user.name, many) end
+      if not checked_all then taken = taken or take_fitting(priority, user.name, fitting_at(priority), user.rank) end
+      if taken then return taken end
+    end
+  end
+end

@@ -85,6 +85,7 @@ local function take_reserved()
   end
   local user, shape, devices, beyond = j[3], j[4], nil, nil
   local asks = asked_by(shape or '')
+  if cache.any_drained then judge_for(user) end
   local ready = asks.mem <= available and most_here(asks) and over_in_time(asks, now, device_end)
   for _, only_reserved in ipairs(ready and {false, true} or {}) do -- the reserved devices may pass a limit that others exceed
     devices = gang(asks, r_job, only_reserved)

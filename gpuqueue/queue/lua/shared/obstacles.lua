@@ -3,8 +3,8 @@
 local read_site, holder_of, fits_beside, obstacles_on, wait_reason
 do
 -- Read all devices. -> {{host, devices: {device, ...}}, ...} in the order of the hosts' names. Of a device: what
--- `room_of` returns, its leases and runs, its end, and its reservation.
-function read_site()
+-- `room_of` returns, its leases and runs, its end, its calendar reservations, and its reservation.
+function read_site(now)
   local site, drained, reserved = {}, {}, {}
   local texts = call('HGETALL', P .. 'drained')
   for i = 1, #texts, 2 do drained[texts[i]] = texts[i + 1] end
@@ -20,9 +20,10 @@ function read_site()
       local available, pool, seen, slots, total, all_slots, kind, capacity, external = room_of(host, name, record, leases)
       if available then
         local holder, need, start, blockers = parse_reservation(reserved[name])
+        local ends, calendar = closing_of(drained[name], now)
         devices[#devices + 1] = {name = name, host = host, record = record, leases = leases, available = available,
           pool = pool, seen = seen, slots = slots, total = total, all_slots = all_slots, kind = kind,
-          capacity = capacity, external = external, runs = runs_on(name, total, nil, leases), ends = end_of(drained[name]),
+          capacity = capacity, external = external, runs = runs_on(name, total, nil, leases), ends = ends, calendar = calendar,
           holder = holder, need = need, start = start, blockers = blockers}
       end
     end
@@ -74,7 +75,9 @@ local function obstacle(device, job, asks, now)
   if asks.mem > gives then return 'too_small' end
   if gives > asks.most then return 'too_large' end
   if device.ends and device.ends <= now then return 'drained' end
-  if not over_in_time(asks, now, device.ends) then return 'end' end
+  local ends = end_for(device.ends, device.calendar, job.user)
+  if ends and ends <= now then return 'calendar' end
+  if not over_in_time(asks, now, ends) then return 'end' end
   if math.abs(now - device.seen) > SEEN_MS then return 'silent' end
   if #device.runs == 1 and device.runs[1].alone then return 'exclusive' end
   if not alone_there(want, #device.runs, device.external, device.total) then return 'occupied' end
@@ -107,11 +110,11 @@ end
 
 -- Obstacles in the order in which wait_reason ignores them, one after the other.
 local RANKS = {fits = 1, alone = 1, limit = 2, reserved = 3, slots = 4, memory = 5, exclusive = 5, occupied = 5, silent = 6,
-  ['end'] = 7, drained = 8, too_large = 9, too_small = 10}
+  ['end'] = 7, calendar = 8, drained = 9, too_large = 10, too_small = 11}
 
 -- Return why a queued job waits for a device.
 function wait_reason(site, job, now)
-  local asks = asks_of(job.shape)
+  local asks = asks_of(job.shape, job.user)
   local most, lost = {}, false -- rank -> the most devices of one host and kind up to this rank; whether a host lost its GPUs
   for _, on_host in ipairs(site) do
     local ranks = {} -- kind -> rank -> devices
@@ -140,6 +143,7 @@ function wait_reason(site, job, now)
   if pausing(now) then return 'pause' end
   if some(RANKS.too_large) and not some(RANKS.drained) then return 'limit' end
   if only_for(RANKS.drained) then return 'drained' end
+  if only_for(RANKS.calendar) then return 'calendar' end
   if only_for(RANKS['end']) then return 'end' end
   if only_for(RANKS.silent) then return 'silent' end
   if limit_in_the_way(job.user, job.shape, least_kind(job.shape)) then return 'limit' end

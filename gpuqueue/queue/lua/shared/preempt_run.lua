@@ -1,6 +1,6 @@
 -- Asks a run to end so that its job runs again later. SHARED in ../scripts.py lists the scripts that use this part.
 
--- `by` is the job that the run is preempted for, 0 if it is for none: its host's time is over.
+-- `by` is the job that the run is preempted for, 0 if it is for none: its time on the device is over.
 local function preempt_run(id, job, by, now, grace_ms)
   local deadline = whole(now + grace_ms)
   call('HSET', job_key(id), F.preempted_by, by, F.preempt_until_ms, deadline)

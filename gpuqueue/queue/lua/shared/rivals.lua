@@ -58,13 +58,13 @@ local function has_arrays(each) -- an array counts as one job, and takes the roo
   return false
 end
 
--- Return whether enough devices for a job of this shape are served now and large enough. A job without them (drained
+-- Return whether enough devices for a job of this queue are served now and large enough. A job without them (drained
 -- device, silent worker) competes with no other. `host` nil: any host.
-local function can_start(served, shape, host)
-  local known, case = cache_of('startable'), shape .. ' ' .. (host or '')
+local function can_start(served, each, host)
+  local known, case = cache_of('startable'), alike(each.user, each.shape) .. ' ' .. (host or '')
   if known[case] ~= nil then return known[case] end
   known[case] = false
-  local asks = asks_of(shape)
+  local asks = asks_of(each.shape, each.user)
   for name, records in pairs(asks and served or {}) do
     local of_kind = {}
     for _, device in ipairs((not host or name == host) and records or {}) do
@@ -86,9 +86,9 @@ end
 local function find_on_devices(ahead, asks, devices, served, found)
   local enough, bytes, jobs, these = true, {}, {}, {}
   for _, each in ipairs(ahead) do
-    local theirs = asks_of(each.shape)
+    local theirs = asks_of(each.shape, each.user)
     for _, device in ipairs(theirs and each.count > 0 and devices or {}) do
-      if not device.is_own and could_host(device, theirs) and can_start(served, each.shape, device.host)
+      if not device.is_own and could_host(device, theirs) and can_start(served, each, device.host)
         and not can_never_start(each) then
         these[each] = true
         bytes[device.name] = (bytes[device.name] or 0) + each.count * theirs.mem
@@ -116,7 +116,7 @@ local function find_under_limits(ahead, user, asked, has_ended, served, found)
     for _, each in ipairs(ahead) do
       local counts = members[each.user] and each.count > 0 and parse_shape(each.shape)
       local takes = counts and asked_for(each.shape)[limit.measure] or 0
-      if takes > 0 and can_start(served, each.shape) and not can_never_start(each) then
+      if takes > 0 and can_start(served, each) and not can_never_start(each) then
         left, these[each] = left - takes * each.count, true
         arrays = arrays or has_arrays(each)
       end
