@@ -57,6 +57,7 @@ COMMANDS = {
     "limits": ("gpuqueue.cli.commands.limits", "Show the limits of users, groups and pools, and their use."),
     "drain": ("gpuqueue.cli.commands.drain", "Stop devices from taking new jobs; running jobs continue."),
     "resume": ("gpuqueue.cli.commands.drain", "Let drained devices take jobs again."),
+    "reserve": ("gpuqueue.cli.commands.reserve", "Reserve devices for users, from a time until another."),
     "lost": ("gpuqueue.cli.commands.lost", "Declare a silent host lost, and queue its jobs again."),
     "login": ("gpuqueue.cli.commands.login", "Store an access token for a service on another machine."),
     "logout": ("gpuqueue.cli.commands.login", "Delete the stored access token of a service."),
@@ -105,7 +106,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Change jobs": ("cancel", "hold", "release", "edit", "extend", "move", "retry", "tag", "note"),
     "Planning": ("estimate", "probe", "simulate"),
     "History": ("history", "stats", "notify", "snapshots"),
-    "Devices": ("top", "gpus", "limits", "drain", "resume", "lost", "burst"),
+    "Devices": ("top", "gpus", "limits", "drain", "resume", "reserve", "lost", "burst"),
     "Access": ("web", "login", "logout", "whoami", "token", "mcp", "audit"),
     "This machine": ("up", "status", "down", "serve", "install", "join", "uninstall", "doctor", "db", "completion"),
 }

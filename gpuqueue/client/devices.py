@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from gpuqueue.client.connection import Connection
-from gpuqueue.errors import BadRequest, Impossible
+from gpuqueue.clock import SystemClock
+from gpuqueue.errors import BadRequest, Impossible, Refused
 from gpuqueue.lazy.imports import later
+from gpuqueue.queue.calendar import CalendarReservation, together
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.settings.parsers import read_host
-from gpuqueue.text.sanitize import plain
+from gpuqueue.text.sanitize import brief, is_name, plain
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from gpuqueue.model import host_limits, times
     from gpuqueue.model.job import JobState
     from gpuqueue.model.job_spec import JobSpec
@@ -64,9 +66,7 @@ class Devices:
         """
         from gpuqueue.queue.drains import DrainOrigin  # noqa: PLC0415 - lazy import for startup time
 
-        why = plain(" ".join(reason.split()))
-        if len(why) > MAX_REASON:
-            raise BadRequest(f"a reason must have at most {MAX_REASON} characters, not {len(why)}")
+        why = _reason(reason)
         begins_at = None if at is None else times.end("--at", at)
         uuids = uuids_of(self._connection, devices, all_here=all_here, with_hosts=True)
         by = self._connection.account.name
@@ -88,6 +88,79 @@ class Devices:
         uuids = uuids_of(self._connection, devices, all_here=all_here, with_hosts=True)
         self._connection.queue.devices.resume(uuids, origins=BY_PEOPLE)
         return self._statuses(uuids)
+
+    def reserve(
+        self,
+        *devices: str,
+        until: datetime | str,
+        begin: datetime | str | None = None,
+        users: Sequence[str] = (),
+        reason: str = "",
+        all_here: bool = False,
+    ) -> CalendarReservation:
+        """Reserve devices by the calendar: from *begin* to *until* only jobs of *users* start there.
+
+        Before that, jobs of others start there only if they are over by then. What still runs of others at the start
+        is preempted if it may run again; else it goes on.
+
+        Args:
+            devices: As in :meth:`drain`.
+            until: A datetime, or a text such as ``mon 08:00``; a duration counts from *begin*.
+            begin: The same; None: now.
+            users: For whom; by default for the caller. Only admins reserve for others.
+            reason: As in :meth:`drain`.
+            all_here: As in :meth:`drain`.
+
+        Raises:
+            BadRequest: a name matches no device or several, a time is none, or *until* is not after *begin*.
+            Refused: this account may not reserve them, or one of them is reserved at that time.
+
+        """
+        from gpuqueue.client.access import caller_of, policy_of  # noqa: PLC0415 - lazy import for startup time
+        from gpuqueue.model.access import Action, require  # noqa: PLC0415 - as above
+
+        connection, policy = self._connection, policy_of(self._connection)
+        caller, own = caller_of(connection), connection.account.name
+        require(caller, Action.RESERVE, None, policy)
+        is_admin = policy.is_admin(caller)
+        chosen = tuple(dict.fromkeys(users)) or (own,)
+        if chosen != (own,) and not is_admin:
+            raise Refused("only an administrator of this site may reserve for others (setting admins)")
+        if not all(map(is_name, chosen)):
+            raise BadRequest(f"{brief(', '.join(chosen))} names no users: give --user once for each")
+        begins_at, ends_at = span(begin, until)
+        wanted = CalendarReservation(
+            id=0,
+            users=chosen,
+            begins_at=begins_at,
+            ends_at=ends_at,
+            why=_reason(reason),
+            by=own,
+            devices=tuple(uuids_of(connection, devices, all_here=all_here, with_hosts=True)),
+        )
+        settings = connection.settings
+        most_s = None if is_admin else settings.reserve_hours * 3600.0
+        made = connection.queue.devices.reserve(wanted, grace_s=settings.preempt_grace_s, most_s=most_s)
+        return replace(wanted, id=made)
+
+    def reservations(self) -> Sequence[CalendarReservation]:
+        """Return the calendar reservations that are not over, the first ones first."""
+        return together(each for status in self.list() for each in status.calendar)
+
+    def cancel_reservation(self, reservation: int) -> None:
+        """Cancel a calendar reservation. One that has begun ends now.
+
+        Raises:
+            BadRequest: there is none with this id.
+            Refused: it is neither of nor for this account, which is no administrator.
+
+        """
+        from gpuqueue.client.access import caller_of, policy_of  # noqa: PLC0415 - lazy import for startup time
+
+        connection = self._connection
+        user = None if policy_of(connection).is_admin(caller_of(connection)) else connection.account.name
+        if not connection.queue.devices.cancel_reservation(reservation, user=user):
+            raise BadRequest(f"there is no reservation {reservation}: see gpuqueue reserve list")
 
     def lost(self, host: str) -> Mapping[int, JobState]:
         """Declare a silent host lost: end its runs as lost, and queue their jobs again. Return the jobs' states.
@@ -130,6 +203,29 @@ class Devices:
     def _statuses(self, uuids: Sequence[str]) -> Sequence[DeviceStatus]:
         by_uuid = {each.device.uuid: each for each in self.list()}
         return [by_uuid[uuid] for uuid in uuids if uuid in by_uuid]
+
+
+def span(begin: datetime | str | None, until: datetime | str) -> tuple[datetime, datetime]:
+    """Return from when until when a reservation is. *begin* None or in the past is now.
+
+    Raises:
+        BadRequest: one of them is no time, or *until* is not after *begin*.
+
+    """
+    try:
+        begins_at = times.begin(begin) or SystemClock().now()
+    except BadRequest as error:
+        raise BadRequest(f"--from: {str(error).replace(' to begin', '')}") from None
+    if isinstance(until, datetime) and until <= begins_at:
+        raise BadRequest("--until must be later than --from")
+    return begins_at, times.end("--until", until, now=begins_at)
+
+
+def _reason(text: str) -> str:
+    why = plain(" ".join(text.split()))
+    if len(why) > MAX_REASON:
+        raise BadRequest(f"a reason must have at most {MAX_REASON} characters, not {len(why)}")
+    return why
 
 
 def check_limits(connection: Connection, spec: JobSpec) -> None:

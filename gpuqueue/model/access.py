@@ -71,6 +71,8 @@ class Action(str, Enum):
     FORWARD = "forward"
     #: Drain and resume devices.
     DRAIN = "drain"
+    #: Reserve devices by the calendar, for oneself; admins also for others.
+    RESERVE = "reserve"
     #: Declare a silent host lost.
     LOSE_HOST = "lose-host"
     #: Change limits, shares and other rules of the site.
@@ -145,6 +147,12 @@ RULES: Mapping[Action, Rule] = MappingProxyType(
             verb="drain and resume devices",
             choices=(Audience.ADMINS, Audience.EVERYBODY),
         ),
+        Action.RESERVE: Rule(
+            audience=Audience.ADMINS,
+            scope=Scope.SUBMIT,
+            verb="reserve devices",
+            choices=(Audience.ADMINS, Audience.EVERYBODY),
+        ),
         Action.LOSE_HOST: Rule(audience=Audience.ADMINS, scope=Scope.ADMIN, verb="declare a host lost"),
         Action.SET_RULES: Rule(audience=Audience.ADMINS, scope=Scope.ADMIN, verb="change the rules of this site"),
         Action.MAKE_TOKEN: Rule(
@@ -203,7 +211,17 @@ class AccessPolicy:
 
 
 #: The actions that concern the site, not what belongs to somebody.
-ON_SITE = (Action.SEE_SITE, Action.SUBMIT, Action.DRAIN, Action.LOSE_HOST, Action.SET_RULES, Action.SEE_AUDIT)
+ON_SITE = (
+    *(
+        Action.SEE_SITE,
+        Action.SUBMIT,
+        Action.DRAIN,
+        Action.RESERVE,
+        Action.LOSE_HOST,
+        Action.SET_RULES,
+        Action.SEE_AUDIT,
+    ),
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

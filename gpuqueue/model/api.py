@@ -162,6 +162,22 @@ class DeviceChoice:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ReservationRequest:
+    """Devices to reserve by the calendar, named as in :class:`DeviceChoice`.
+
+    ``begins_at`` None is now, and no ``users`` are the caller.
+    """
+
+    ends_at: datetime
+    begins_at: datetime | None = None
+    users: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    host: str = ""
+    all_here: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Whether:
     """The answer to a question of yes or no, and why. ``why`` may be None."""
 

@@ -13,7 +13,7 @@ from gpuqueue.text.sanitize import brief
 #: Most jobs that one job may wait for.
 MOST_DEPENDENCIES = 1000
 #: Accepted forms of a start time, for help texts and error messages; the words that mean no later start.
-BEGINS, AT_ONCE = "2h, 16:00, 3am, tomorrow, 2026-11-01 or 2026-11-01T09:00", frozenset({"now", "none"})
+BEGINS, AT_ONCE = "2h, 16:00, 3am, tomorrow, fri 18:00, 2026-11-01 or 2026-11-01T09:00", frozenset({"now", "none"})
 #: Largest id of a job that another job can wait for.
 _MAX_ID = 10**15 - 1
 _KEY = pattern(r"[A-Za-z0-9_.@+:-]{1,128}")

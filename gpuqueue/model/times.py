@@ -18,6 +18,7 @@ _HOUR = pattern(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
 _HALF_DAY = pattern(r"(0?[1-9]|1[0-2])(?::([0-5][0-9]))? ?([ap])m")
 #: A day in words -> its distance from today, in days. Such a day begins at midnight, in local time.
 _DAYS = {"yesterday": -1, "today": 0, "tomorrow": 1}
+_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _MIDNIGHT = time()
 #: ``parse_duration`` reads ``16:30`` as minutes and seconds, and ``16h30`` as hours and minutes. As a start they must
 #: not pass as durations: the second is how some languages write a time of day.
@@ -114,7 +115,11 @@ def _start(text: str, now: datetime) -> datetime | None:
     hour = _time_of_day(raw.lower())
     try:
         if day == "tomorrow":
-            return _on(now, 1, (_time_of_day(rest) or _no_time(rest)) if rest else time())
+            return _on(now, 1, _time_after(rest))
+        if len(day) >= len("mon") and (fitting := [n for n, each in enumerate(_WEEKDAYS) if each.startswith(day)]):
+            ahead = (fitting[0] - now.astimezone().weekday()) % 7
+            found = _on(now, ahead, _time_after(rest))
+            return found if found > now else _on(now, ahead + 7, _time_after(rest))
         if hour is not None:
             return _next(now, hour)
         try:
@@ -133,8 +138,17 @@ def _time_of_day(text: str) -> time | None:
     return None if half is None else time(int(half[1]) % 12 + (12 if half[3] == "p" else 0), int(half[2] or 0))
 
 
-def _no_time(text: str) -> time:
-    raise ValueError(text)
+def _time_after(text: str) -> time:
+    """Return the time of day behind a day; midnight for none.
+
+    Raises:
+        ValueError: *text* is no time of day.
+
+    """
+    found = _time_of_day(text) if text else _MIDNIGHT
+    if found is None:
+        raise ValueError(text)
+    return found
 
 
 def _on(now: datetime, days: int, at: time = _MIDNIGHT) -> datetime:

@@ -1,7 +1,7 @@
 """Calendar reservations: devices that people have reserved, from a time until another. Pure.
 
 They are not the reservations that the queue makes for jobs that have waited too long. They are stored beside the drains
-of each device (see ``drains.py``), and ``lua/shared/device_end.lua`` has their rule.
+of entry device (see ``drains.py``), and ``lua/shared/device_end.lua`` has their rule.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpuqueue.text.json_fields import Fields, loaded
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CalendarReservation:
-    """Devices, by their UUIDs, that are reserved for the jobs of some *users*. ``by`` is the account that reserved them.
+    """Devices, by their UUIDs, that are reserved for the jobs of some *users*. The account ``by`` reserved them.
 
     ``id`` is from the same row as the ids of jobs; 0 for one that is not stored yet.
     """
@@ -44,7 +44,9 @@ def reservations_on(device: str, text: str | None) -> tuple[CalendarReservation,
     if text is None or '"calendar"' not in text:
         return ()
     try:
-        return tuple(_reservation(device, Fields(each, "a reservation")) for each in loaded(text, "drains").each("calendar"))
+        return tuple(
+            _reservation(device, Fields(entry, "a reservation")) for entry in loaded(text, "drains").each("calendar")
+        )
     except (Unreadable, ValueError):
         return ()
 
@@ -61,10 +63,10 @@ def _reservation(device: str, entry: Fields) -> CalendarReservation:
     )
 
 
-def together(found: Iterable[CalendarReservation]) -> list[CalendarReservation]:
-    """Return the reservations that *found* has one by one for each device, each with all its devices, first ones first."""
+def together(single: Iterable[CalendarReservation]) -> list[CalendarReservation]:
+    """Return the reservations of single devices joined by their ids, the first ones first."""
     by_id: dict[int, CalendarReservation] = {}
-    for each in found:
-        known = by_id.get(each.id)
-        by_id[each.id] = each if known is None else replace(known, devices=known.devices + each.devices)
-    return sorted(by_id.values(), key=lambda each: (each.begins_at, each.id))
+    for entry in single:
+        known = by_id.get(entry.id)
+        by_id[entry.id] = entry if known is None else replace(known, devices=known.devices + entry.devices)
+    return sorted(by_id.values(), key=lambda entry: (entry.begins_at, entry.id))

@@ -231,7 +231,9 @@ class Devices:
                 f"you have {hours} device-hours reserved, and may have {(most_s or 0) / 3600:.3g} at a time "
                 "(setting reserve_hours): reserve for a shorter time, or ask an administrator"
             )
-        where = next((f"{each.host}:{each.device.index}" for each in self.all() if each.device.uuid == detail[0]), detail[0])
+        where = next(
+            (f"{each.host}:{each.device.index}" for each in self.all() if each.device.uuid == detail[0]), detail[0]
+        )
         if what == "many":
             raise Refused(f"{where} is reserved too often: cancel some, see gpuqueue reserve list")
         raise Refused(f"{where} is reserved then, by reservation {detail[1]}: see gpuqueue reserve list")
@@ -246,7 +248,9 @@ class Devices:
         """
         reply = self._store.scripts.run("calendar_cancel", reservation_id, user or "")
         if reply == "refused":
-            raise Refused(f"reservation {reservation_id} is not yours: only its owner or an administrator may cancel it")
+            raise Refused(
+                f"reservation {reservation_id} is not yours: only its owner or an administrator may cancel it"
+            )
         return bool(int(reply))
 
     @answering

@@ -314,6 +314,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "access": _access,
     "request_rate": _or_none(_whole(1, 999_999, "no number of requests per second: write 200, or none for no limit")),
     "metrics_users": _flag,
+    "reserve_hours": _COUNT,
     "reserve_after_s": _or_none(parse_duration),
     "reservations": _COUNT,
     "age_after_s": _or_none(parse_duration),

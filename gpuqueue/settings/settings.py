@@ -145,6 +145,9 @@ class Settings:
     request_rate: int | None = 200
     #: Whether the metrics of the service have the names of users, with what each has running and waiting.
     metrics_users: bool = False
+    #: How many device-hours an account may have reserved by the calendar at a time; admins any. Only for admins, unless
+    #: ``access`` says ``reserve=everybody``.
+    reserve_hours: int = 24
     #: How long a job that fits nowhere waits before devices are reserved for it; None: no reservations.
     reserve_after_s: float | None = 600.0
     #: Most jobs for which devices of one host are reserved at a time.

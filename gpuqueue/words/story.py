@@ -176,7 +176,9 @@ def _preempted(step: StoryStep, event: Event) -> StoryStep:
     by, deadline = event.fields.get("by"), event.fields.get("deadline")
     return replace(
         step,
-        detail=("it must end by" if by != "0" else "its time on the device is over: it must end by") if deadline else "",
+        detail=("it must end by" if by != "0" else "its time on the device is over: it must end by")
+        if deadline
+        else "",
         until=from_epoch_ms(int(deadline)) if deadline else None,
         for_job=(int(by) or None) if by else None,
     )

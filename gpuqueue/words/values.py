@@ -22,6 +22,7 @@ from gpuqueue.text.units import format_bytes, format_duration
 if TYPE_CHECKING:
     from gpuqueue.model import mem_source, xids
     from gpuqueue.model.job_values import Metric, Reported
+    from gpuqueue.queue.calendar import CalendarReservation
     from gpuqueue.queue.lease import DeviceStatus
 else:
     mem_source = later("gpuqueue.model.mem_source")
@@ -129,6 +130,21 @@ def end_in_words(status: DeviceStatus) -> str | None:
     return None if status.ends_at is None else f"ends at {short_time(status.ends_at)}"
 
 
+def users_of(reservation: CalendarReservation) -> str:
+    """Return for whom people have reserved a device: ``ann and bob``."""
+    return " and ".join(map(plain, reservation.users))
+
+
+def reserved_in_words(status: DeviceStatus) -> str | None:
+    """Return for whom people have reserved a device now or next, and until or from when; None for nobody."""
+    if not status.calendar:
+        return None
+    first = status.calendar[0]
+    holds = first.holds(SystemClock().now())
+    when = f"until {short_time(first.ends_at)}" if holds else f"from {short_time(first.begins_at)}"
+    return f"reserved for {users_of(first)} {when}"
+
+
 def closed_in_words(status: DeviceStatus, *, silent: bool) -> str | None:
     """Return why no job is given all the free memory of a device, in a few words; None if jobs are."""
     reserved = status.reservation
@@ -139,6 +155,7 @@ def closed_in_words(status: DeviceStatus, *, silent: bool) -> str | None:
         (bool(status.drains), "it is drained"),
         (status.exclusive, "one job has it for itself"),
         (len(status.holdings) >= status.slots, f"it runs as many jobs as it may: {status.slots}"),
+        (any(each.holds(SystemClock().now()) for each in status.calendar), f"it is {reserved_in_words(status)}"),
         (reserved is not None, f"it is reserved for job {reserved.job_id if reserved is not None else ''}"),
     )
     return next((words for holds, words in reasons if holds), None)

@@ -179,7 +179,9 @@ class Heartbeats:
                 self._queue.devices.drain([uuid], origin=drain.origin, why=drain.why, by=by, begins_at=begins_at)
         for reservation in self._calendar:
             with contextlib.suppress(Refused, BadRequest):  # another one was made meanwhile, or it is over
-                self._queue.devices.reserve(replace(reservation, devices=(uuid,)), grace_s=self._settings.preempt_grace_s)
+                self._queue.devices.reserve(
+                    replace(reservation, devices=(uuid,)), grace_s=self._settings.preempt_grace_s
+                )
 
     def _log_drains(self, uuid: str, drains: tuple[Drain, ...]) -> None:
         """Log when the device is drained, with the origin of the drain, and when it takes jobs again."""

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 from gpuqueue.cli.output import render
 from gpuqueue.cli.output.render import hanging, table_of, terminal_width
 from gpuqueue.cli.output.silent_hosts import silent_lines
+from gpuqueue.queue.calendar import together
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.lease import SILENT_HEARTBEATS, DeviceStatus
 from gpuqueue.settings.settings import Settings
@@ -50,6 +51,16 @@ def drain_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
             yield f"{word}: {each.host} device {each.device.index}{since}{by}{why and f': {why}'}"
 
 
+def calendar_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
+    """Yield a line for each calendar reservation: its devices, users and times."""
+    names = {each.device.uuid: f"{plain(each.host)} {values.device_label(each.device)}" for each in found}
+    for each in together(reservation for status in found for reservation in status.calendar):
+        where = ", ".join(names.get(uuid, uuid) for uuid in each.devices)
+        why = f": {plain(each.why)}" if each.why else ""
+        span = f"from {values.when(each.begins_at)} until {values.when(each.ends_at)}"
+        yield f"reservation {each.id}: {where} for {values.users_of(each)} {span}{why}"
+
+
 def closed_lines(found: Sequence[DeviceStatus], heartbeat_s: float, table: str) -> Iterator[str]:
     """Yield a line for the closed devices of each host and reason, if the *table* of devices has cut the reason."""
     closed: dict[tuple[str, str], list[str]] = {}
@@ -79,11 +90,10 @@ def condition(device: DeviceStatus, heartbeat_s: float, called: Mapping[int, str
         return f"silent for {device.seen_s_ago:.0f}s"
     if device.trouble is not None:
         return f"{CLOSED}{plain(device.trouble)}"
-    reservation, end = device.reservation, values.end_in_words(device)
-    if reservation is None:
-        return end or "ready"
-    reserved = f"reserved for job {(called or {}).get(reservation.job_id, str(reservation.job_id))}"
-    return f"{end}, {reserved}" if end else reserved
+    reservation, words = device.reservation, [values.end_in_words(device), values.reserved_in_words(device)]
+    if reservation is not None:
+        words.append(f"reserved for job {(called or {}).get(reservation.job_id, str(reservation.job_id))}")
+    return ", ".join(filter(None, words)) or "ready"
 
 
 #: Returns the names of those jobs, ids, that are members of arrays.
@@ -97,6 +107,7 @@ def device_rows(found: Sequence[DeviceStatus], settings: Settings, labels: Label
     lines = (
         *closed_lines(found, settings.heartbeat_s, table),
         *drain_lines(found),
+        *calendar_lines(found),
         *reserved_lines(found, called),
         *silent_lines(found, settings),
         *error_lines(found),

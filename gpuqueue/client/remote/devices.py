@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpuqueue.client.devices import Devices, named
+from gpuqueue.client.devices import Devices, named, span
 from gpuqueue.client.remote.link import Link
 from gpuqueue.client.remote.operations import asking
 from gpuqueue.lazy.imports import later
 from gpuqueue.model import api, validation
+from gpuqueue.queue.calendar import CalendarReservation
 from gpuqueue.queue.lease import DeviceStatus
 
 if TYPE_CHECKING:
@@ -42,6 +43,28 @@ class RemoteDevices(Devices):
     def resume(self, *devices: str, all_here: bool = False) -> Sequence[DeviceStatus]:
         """Resume devices that a person drained, or that were drained after early failures; return their status."""
         return self._chosen("resume", devices, all_here=all_here)
+
+    def reserve(
+        self,
+        *devices: str,
+        until: datetime | str,
+        begin: datetime | str | None = None,
+        users: Sequence[str] = (),
+        reason: str = "",
+        all_here: bool = False,
+    ) -> CalendarReservation:
+        """Reserve devices by the calendar. A bare index, and *all_here*, mean devices of this host."""
+        begins_at, ends_at = span(begin, until)
+        body = api.ReservationRequest(
+            devices=tuple(devices),
+            host=self._link.settings.host,
+            all_here=all_here,
+            begins_at=None if begin is None else begins_at,
+            ends_at=ends_at,
+            users=tuple(users),
+            reason=reason,
+        )
+        return self._link.send("POST", "/reservations", body, kind=CalendarReservation)
 
     def _chosen(
         self, act: str, devices: Sequence[str], reason: str = "", at: datetime | None = None, *, all_here: bool

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 
 from gpuqueue.client.devices import named
 from gpuqueue.model.access import Action
-from gpuqueue.model.api import DeviceChoice
+from gpuqueue.model.api import DeviceChoice, ReservationRequest
 from gpuqueue.model.job import JobState
 from gpuqueue.model.limits import LimitsInUse
+from gpuqueue.queue.calendar import CalendarReservation
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.service.call import Call
 from gpuqueue.service.routes.described import Operations, operation
@@ -37,6 +38,39 @@ def drain(call: Call, body: DeviceChoice) -> tuple[DeviceStatus, ...]:
 def resume(call: Call, body: DeviceChoice) -> tuple[DeviceStatus, ...]:
     """Resume drained devices."""
     return _changed(call, "resume", body, lambda uuids: call.client.devices.resume(*uuids))
+
+
+@operation(router, "devices.reservations", may=Action.SEE_SITE)
+def list_reservations(call: Call) -> tuple[CalendarReservation, ...]:
+    """List the calendar reservations of devices that are not over."""
+    return tuple(call.client.devices.reservations())
+
+
+@operation(router, "POST /reservations", status=201)
+def reserve(call: Call, body: ReservationRequest) -> CalendarReservation:
+    """Reserve devices for some users: from a time until another, only their jobs start there."""
+    span = f"{body.begins_at.isoformat() if body.begins_at else 'now'} to {body.ends_at.isoformat()}"
+    where = f"all of {body.host}" if body.all_here else " ".join(body.devices)
+    asked = {"devices": where, "users": " ".join(body.users), "time": span, "reason": body.reason}
+    with call.change(Action.RESERVE, "reserve", detail={name: text for name, text in asked.items() if text}) as entry:
+        known = call.client.devices.list()
+        meant = named(known, body.devices, host=body.host, all_here=body.all_here, with_hosts=True)
+        made = call.client.devices.reserve(
+            *(each.device.uuid for each in meant),
+            begin=body.begins_at,
+            until=body.ends_at,
+            users=body.users,
+            reason=body.reason,
+        )
+        entry.add_detail(reservation=str(made.id))
+        return made
+
+
+@operation(router, "devices.cancel_reservation")
+def cancel_reservation(call: Call, reservation: int) -> None:
+    """Cancel a calendar reservation of the caller; an admin any."""
+    with call.change(Action.SUBMIT, "reserve-cancel", detail={"reservation": str(reservation)}):
+        call.client.devices.cancel_reservation(reservation)
 
 
 def _changed(

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from gpuqueue.client.why import Why
-from gpuqueue.clock import SystemClock, from_epoch_ms
+from gpuqueue.clock import SystemClock, from_epoch_ms, to_epoch_ms
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.placement import Shape
+from gpuqueue.queue.calendar import CalendarReservation
 from gpuqueue.queue.explanation import NEVER_THERE, Explanation, Obstacle, Verdict
 from gpuqueue.queue.lease import ExternalProcess
 from gpuqueue.text.sanitize import plain, short
@@ -32,6 +33,7 @@ WORDS = {
     Obstacle.TOO_SMALL: "too small",
     Obstacle.TOO_LARGE: "too large",
     Obstacle.DRAINED: "drained",
+    Obstacle.CALENDAR: "reserved for others until a set time",
     Obstacle.END: "with an end too soon",
     Obstacle.SILENT: "silent",
     Obstacle.EXCLUSIVE: "taken by one job alone",
@@ -129,6 +131,7 @@ def _obstacles(found: Why, verdict: Verdict) -> dict[Obstacle, str]:
         Obstacle.PART: "a MIG instance: a program can use only one",
         Obstacle.TOO_LARGE: "too large: all of its memory is more than max_mem allows, see gpuqueue limits",
         Obstacle.DRAINED: f"drained: {drained or 'see gpuqueue gpus'}",
+        Obstacle.CALENDAR: (status is not None and values.reserved_in_words(status)) or "reserved for others",
         Obstacle.END: ends_too_soon(found, verdict),
         Obstacle.SILENT: f"its worker is silent{silence}: see gpuqueue status there",
         Obstacle.SLOTS: f"it runs its maximum number of jobs: {len(verdict.runs)}",
@@ -143,13 +146,22 @@ def _obstacles(found: Why, verdict: Verdict) -> dict[Obstacle, str]:
 
 
 def ends_too_soon(found: Why, verdict: Verdict) -> str:
-    """Return when a device ends, and how long the job may take."""
+    """Return when a device ends, or is reserved for others, and how long the job may take."""
     if verdict.end_ms is None:
         return "it ends too soon"
     ends_at = from_epoch_ms(verdict.end_ms)
     left_s = (ends_at - SystemClock().now()).total_seconds()
     left = f", in {format_duration(left_s)}" if left_s >= 1 else ""
-    return f"it ends at {values.short_time(ends_at)}{left}; {duration_in_words(found.job.spec)}"
+    others = next_reservation(found, verdict)
+    what = f"it is reserved for {values.users_of(others)} from" if others else "it ends at"
+    return f"{what} {values.short_time(ends_at)}{left}; {duration_in_words(found.job.spec)}"
+
+
+def next_reservation(found: Why, verdict: Verdict) -> CalendarReservation | None:
+    """Return the calendar reservation at whose start the device takes the job no more; None if it is its end."""
+    status = found.devices.get(verdict.device)
+    calendar = () if status is None else status.calendar
+    return next((each for each in calendar if to_epoch_ms(each.begins_at) == verdict.end_ms), None)
 
 
 def duration_in_words(spec: JobSpec) -> str:

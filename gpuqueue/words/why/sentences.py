@@ -27,7 +27,7 @@ _NOUNS = {Measure.RUNNING_JOBS: "jobs running", Measure.RUNNING_GPUS: "GPUs in u
 #: Most runs that are named. The store chooses among all of them, by the least work lost.
 MOST_RUNS = 4
 #: Obstacles of a device on which no run is preempted for the job.
-_SHUT = NEVER_THERE | {Obstacle.DRAINED, Obstacle.END, Obstacle.SILENT}
+_SHUT = NEVER_THERE | {Obstacle.DRAINED, Obstacle.CALENDAR, Obstacle.END, Obstacle.SILENT}
 #: Most hosts with a line of their own.
 MOST_HOSTS = 3
 #: Reasons of a job that waits only for room on a device.
@@ -165,7 +165,9 @@ def _preemption(found: Why) -> Iterator[str]:
     if preemption is None or not found.job.state.is_active:
         return
     if preemption.deadline_ms is not None:
-        cause = "at the end of its time on the device," if preemption.by is None else f"for {called(found, preemption.by)}"
+        cause = (
+            "at the end of its time on the device," if preemption.by is None else f"for {called(found, preemption.by)}"
+        )
         yield f"it is being preempted {cause} by {clock(preemption.deadline_ms)}"
     if preemption.times >= MOST:
         yield f"it was preempted {count(preemption.times, 'time')}: it is not preempted again"

@@ -11,8 +11,8 @@ from gpuqueue.lazy.imports import later
 from gpuqueue.queue.explanation import NEVER_THERE, Explanation, Obstacle, Start, Verdict
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_duration
-from gpuqueue.words.values import clock, missing_devices
-from gpuqueue.words.why.devices import called, count, label, named, trouble_on
+from gpuqueue.words.values import clock, missing_devices, place_of, reserved_in_words, short_time
+from gpuqueue.words.why.devices import called, count, label, named, next_reservation, trouble_on
 
 if TYPE_CHECKING:
     from gpuqueue.model import burst
@@ -21,7 +21,7 @@ else:  # few sites borrow
     burst = later("gpuqueue.model.burst")
 
 #: Obstacles of a device that takes no job. A job on several devices cannot use it together with others.
-_CLOSED = {Obstacle.DRAINED, Obstacle.END, Obstacle.SILENT}
+_CLOSED = {Obstacle.DRAINED, Obstacle.CALENDAR, Obstacle.END, Obstacle.SILENT}
 #: Obstacles of a device that has room for the job, apart from reservations.
 _WITH_ROOM = {Obstacle.RESERVED, Obstacle.ALONE, Obstacle.LIMIT, Obstacle.NOT_YET, Obstacle.FITS}
 
@@ -195,6 +195,7 @@ def _no_start(found: Why, explanation: Explanation) -> str:
         return f"not before the worker of {' or '.join(silent)} sends heartbeats again: see gpuqueue status there"
     return (
         resume_words(found, possible)
+        or _when_given_back(found, possible)
         or _not_in_time(found, possible)
         or _when_open(found, possible)
         or when_freed_memory_counts(found, possible)
@@ -239,8 +240,26 @@ def _not_in_time(found: Why, possible: Sequence[Verdict]) -> str:
         return ""
     names = " or ".join(label(found, each.device) for each in ending)
     its = "its end comes" if len(ending) == 1 else "their ends come"
+    if any(next_reservation(found, each) for each in ending):
+        its = "a reservation comes"
     shorten = f"; with a shorter limit it may: gpuqueue edit {found.job.label} --time"
     return f"not on {names}: {its} before the job would be over{shorten}"
+
+
+def _when_given_back(found: Why, possible: Sequence[Verdict]) -> str:
+    """Return when the first device is not reserved for others any more; empty if none is, or others are enough."""
+    reserved = [
+        found.devices[each.device]
+        for each in possible
+        if each.obstacle is Obstacle.CALENDAR and each.device in found.devices
+    ]
+    if not reserved or any(_has_enough(found, group) for group in found.together(possible)):
+        return ""
+    first = min((each for each in reserved if each.calendar), key=lambda each: each.calendar[0].ends_at, default=None)
+    if first is None:
+        return ""
+    where = place_of(first.host, [first.device])
+    return f"not before {short_time(first.calendar[0].ends_at)}: {where} is {reserved_in_words(first)}"
 
 
 def _has_enough(found: Why, group: Sequence[Verdict]) -> bool:
