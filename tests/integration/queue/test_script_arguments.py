@@ -190,6 +190,8 @@ GOOD: dict[str, list[Any]] = {
     "settle": [1, 1],
     "drain": ["person", "why", "ada", 2_000_000_000_000, "GPU-0", "GPU-1"],
     "resume": [2, "person", "deaths", "GPU-0", "GPU-1"],
+    "calendar_add": ["", "ada,bob", 1, 2_000_000_000_000, "why", "ada", 60_000, "", "GPU-0", "GPU-1"],
+    "calendar_cancel": [4, "ada"],
 }
 #: Arguments that may have any value: no code interprets them before they are shown or read from the history.
 ANYTHING = {
@@ -211,7 +213,7 @@ ANYTHING = {
     ("finish", 6),
     ("lose", 3),
     ("lose", 6),
-} | {("drain", 1), ("drain", 2)}
+} | {("drain", 1), ("drain", 2), ("calendar_add", 4)}
 
 
 def error_of(scripts: Scripts, act: str, words: list[Any]) -> str | None:
@@ -265,7 +267,11 @@ def test_valid_arguments_cause_no_error(store: redis.Redis, act: str) -> None:
     after = dump(store)
     assert [] == faults(after)
     assert (before == after) == (
-        act in {"rebuild_begin", "preempt", "rebuild_preemptions", "resume", "reserve", "usage", "why", "listing"}
+        act
+        in {
+            *("rebuild_begin", "preempt", "rebuild_preemptions", "resume", "calendar_cancel"),
+            *("reserve", "usage", "why", "listing"),
+        }
     )
 
 

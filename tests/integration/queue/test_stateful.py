@@ -44,6 +44,7 @@ from gpuqueue.model.run import Ending, EndingKind
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.changes import Mark
+from gpuqueue.queue.calendar import CalendarReservation
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import BY_PEOPLE, DrainOrigin
 from gpuqueue.queue.explanation import Obstacle
@@ -133,6 +134,8 @@ class Site(RuleBasedStateMachine):
         #: For each job that the end of a run queued again: the attempt and the exit code.
         self.again: dict[int, tuple[int, int]] = {}
         self.limited = ("", "")
+        #: Ids of calendar reservations.
+        self.calendar: list[int] = []
         self.settings = Settings.load({})
         path = self.home / f"{secrets.token_hex(4)}.db"
         shutil.copy(self.empty_history, path)
@@ -246,6 +249,9 @@ class Site(RuleBasedStateMachine):
                 )
                 over_at = from_epoch_ms(claimed.claimed_ms) + timedelta(seconds=lasts_s or 0)
                 assert device.ends_at is None or over_at < device.ends_at, "it goes on after the end of its device"
+                others = [each.begins_at for each in device.calendar if spec.account.name not in each.users]
+                assert not others or lasts_s is not None or spec.requeue, "it cannot be preempted at a reservation"
+                assert not others or over_at < min(others), "it goes on into a reservation of others"
 
     def _remember(self, claimed: Claim) -> None:
         """Check a claim's token: it is unique, even after data loss, and names the attempt of the claim."""
@@ -410,6 +416,28 @@ class Site(RuleBasedStateMachine):
     def place(self, placement: Preference | None) -> None:
         """Set the site's default placement."""
         self.queue.rules.set_policy(half_life_s=86400, urgent=None, shares={}, placement=placement)
+
+    @rule(
+        uuids=st.lists(st.sampled_from(sorted(DEVICES)), min_size=1, max_size=3, unique=True),
+        user=st.sampled_from(["ada", "bob", "ada,bob", "eve"]),
+        begins_s=st.sampled_from([-1.0, -1.0, 60.0, 1000.0, 6000.0]),
+    )
+    def reserve_by_calendar(self, uuids: list[str], user: str, begins_s: float) -> None:
+        """Reserve devices for users, unless one is reserved at that time."""
+        now = from_epoch_ms(self.queue.now_ms())
+        begins_at, ends_at = (now + timedelta(seconds=begins_s + more_s) for more_s in (0, 20000))
+        users = tuple(user.split(","))
+        wanted = CalendarReservation(
+            id=0, users=users, begins_at=begins_at, ends_at=ends_at, by="eve", devices=tuple(uuids)
+        )
+        with contextlib.suppress(Refused):
+            self.calendar.append(self.queue.devices.reserve(wanted, grace_s=60))
+
+    @rule(pick=st.integers(0, 1000))
+    def cancel_in_calendar(self, pick: int) -> None:
+        """Cancel a reservation, possibly one that is gone."""
+        if self.calendar:
+            self.queue.devices.cancel_reservation(self.calendar[pick % len(self.calendar)], user=None)
 
     @rule(uuid=st.sampled_from(sorted(DEVICES)), in_s=st.sampled_from([None, None, -1.0, 60.0, 1000.0, 6000.0]))
     def end_device(self, uuid: str, in_s: float | None) -> None:
