@@ -11,7 +11,7 @@ from gpuqueue.client.connection import Connection
 from gpuqueue.clock import SystemClock
 from gpuqueue.errors import BadRequest, Impossible, Refused
 from gpuqueue.lazy.imports import later
-from gpuqueue.queue.calendar import CalendarReservation, together
+from gpuqueue.model.calendar import CalendarReservation, together
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.settings.parsers import read_host
 from gpuqueue.text.sanitize import brief, is_name, plain

@@ -53,7 +53,7 @@ HOMES = {
     "AccessToken": "gpuqueue.model.access_token",
     "AuditEntry": "gpuqueue.model.audit",
     "Axis": "gpuqueue.model.sweep",
-    "CalendarReservation": "gpuqueue.queue.calendar",
+    "CalendarReservation": "gpuqueue.model.calendar",
     "Change": "gpuqueue.client.changes",
     "Chosen": "gpuqueue.client.selection",
     "Course": "gpuqueue.model.statistics",

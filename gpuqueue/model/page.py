@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import Enum
 
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.calendar import CalendarReservation
 from gpuqueue.model.dependencies import Condition
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job import JobState, WaitReason
@@ -184,7 +185,8 @@ class DeviceView:
     for. ``silent_s`` is how long its worker has been silent, None if it is not. ``beside_bytes`` is what jobs on one
     device can be allocated beside the job that it is reserved for, ``reserved_until`` when that job must have ended.
     ``closed`` is why no job is given all of its free memory, such as that it is drained. ``errors`` are phrases about
-    its memory errors and its last Xid error.
+    its memory errors and its last Xid error. ``calendar`` is what people have reserved it for and is not over, and
+    ``calendar_words`` says for whom now or next.
     """
 
     uuid: str
@@ -219,6 +221,8 @@ class DeviceView:
     refusals: str | None = None
     closed: str | None = None
     errors: tuple[str, ...] = ()
+    calendar: tuple[CalendarReservation, ...] = ()
+    calendar_words: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,12 +15,12 @@ from gpuqueue.clock import from_epoch_ms, to_epoch_ms
 from gpuqueue.codec.wire import from_plain, to_stored
 from gpuqueue.errors import BadRequest, HostTaken, Refused, Unreadable
 from gpuqueue.lazy.imports import later
+from gpuqueue.model.calendar import CalendarReservation
 from gpuqueue.model.device import Device, Xid
 from gpuqueue.model.job import JobState
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
-from gpuqueue.queue.calendar import CalendarReservation, reservations_on
-from gpuqueue.queue.drains import BY_HOST, DrainOrigin, drains
+from gpuqueue.queue.drains import BY_HOST, DrainOrigin, drains, reservations_on
 from gpuqueue.queue.lease import DeviceReservation, DeviceStatus, ExternalProcess, Holding, Refusals
 from gpuqueue.queue.replies import readable_reply
 from gpuqueue.queue.store import Store, answering, to_ms

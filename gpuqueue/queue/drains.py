@@ -16,6 +16,7 @@ from enum import Enum
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.errors import Unreadable
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.calendar import CalendarReservation
 from gpuqueue.text.json_fields import Fields, loaded
 
 
@@ -95,6 +96,33 @@ def _drain(origin: DrainOrigin, plain: object) -> Drain:
         by=fields.text_or_none("by") or None,
         at=_moment(fields.text_or_none("at")),
         begins_at=_moment(fields.text_or_none("from")),
+    )
+
+
+def reservations_on(device: str, text: str | None) -> tuple[CalendarReservation, ...]:
+    """Return the reservations in the store's *text* about a device, the first one first.
+
+    An unreadable text holds none: it counts as a drain.
+    """
+    if text is None or '"calendar"' not in text:
+        return ()
+    try:
+        return tuple(
+            _reservation(device, Fields(entry, "a reservation")) for entry in loaded(text, "drains").each("calendar")
+        )
+    except (Unreadable, ValueError):
+        return ()
+
+
+def _reservation(device: str, entry: Fields) -> CalendarReservation:
+    return CalendarReservation(
+        id=int(entry.text("id")),
+        users=tuple(entry.text("users").split(",")),
+        begins_at=from_epoch_ms(int(entry.text("from"))),
+        ends_at=from_epoch_ms(int(entry.text("until"))),
+        why=entry.text("why"),
+        by=entry.text("by"),
+        devices=(device,),
     )
 
 

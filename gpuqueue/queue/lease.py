@@ -9,11 +9,11 @@ from datetime import datetime
 from gpuqueue.errors import Unreadable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.array import Member
+from gpuqueue.model.calendar import CalendarReservation
 from gpuqueue.model.device import Device, Health, Xid
 from gpuqueue.model.job import WaitReason
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.run import RunDevice
-from gpuqueue.queue.calendar import CalendarReservation
 from gpuqueue.queue.drains import Drain
 
 #: The health of a device whose driver reports none.

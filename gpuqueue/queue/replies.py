@@ -22,8 +22,7 @@ from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.job_spec import JobSpec, Priority
 from gpuqueue.model.measures import Use
 from gpuqueue.queue import job_fields as stored
-from gpuqueue.queue.calendar import reservations_on
-from gpuqueue.queue.drains import drains
+from gpuqueue.queue.drains import drains, reservations_on
 from gpuqueue.queue.lease import BrokenClaim, Claim, Later, Lease, PreemptRequest, Reservation, Reservations, Verdicts
 from gpuqueue.text.sanitize import brief
 

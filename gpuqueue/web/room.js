@@ -69,8 +69,11 @@ function leftByRuns(device, bytes) {
  */
 export function roomOn(device, bytes, count) {
   const room = roomBeforeEnd(device, bytes, count);
-  return room.at !== null && room.at >= moment(device.ends_at) ? { ...room, at: null } : room;
+  return room.at !== null && room.at >= Math.min(moment(device.ends_at), givenFrom(device)) ? { ...room, at: null } : room;
 }
+
+/** From when people have reserved the device for somebody: 0 is now. The reader may be another. @param {Device} device */
+const givenFrom = (device) => Math.min(...device.calendar.map((each) => (moment(each.begins_at) <= Date.now() ? 0 : moment(each.begins_at))));
 
 /** The same, without regard to the end of the device. @param {Device} device @param {number} bytes @param {number} count @returns {Room} */
 function roomBeforeEnd(device, bytes, count) {

@@ -116,7 +116,11 @@
  * @property {string | null} refusals
  * @property {string | null} closed
  * @property {string[]} errors
+ * @property {CalendarReservation[]} calendar
+ * @property {string | null} calendar_words
  */
+
+/** @typedef {{id: number, users: string[], begins_at: string, ends_at: string, why: string, by: string, devices: string[]}} CalendarReservation */
 
 /** @typedef {{at: string, devices: DeviceView[], counts: Record<string, number>, in_line: number, history_away: boolean}} Overview */
 

@@ -21,8 +21,8 @@ from gpuqueue.text.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from gpuqueue.model import mem_source, xids
+    from gpuqueue.model.calendar import CalendarReservation
     from gpuqueue.model.job_values import Metric, Reported
-    from gpuqueue.queue.calendar import CalendarReservation
     from gpuqueue.queue.lease import DeviceStatus
 else:
     mem_source = later("gpuqueue.model.mem_source")

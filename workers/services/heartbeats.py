@@ -16,9 +16,9 @@ from functools import partial
 
 from gpuqueue.clock import Clock
 from gpuqueue.errors import BadRequest, HostTaken, Refused, StoreNotOpen, Unreachable
+from gpuqueue.model.calendar import CalendarReservation
 from gpuqueue.model.run import NO_USE, EndingKind
 from gpuqueue.model.run_mark import MarkKind, over_of
-from gpuqueue.queue.calendar import CalendarReservation
 from gpuqueue.queue.drains import Drain, DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Alive, PreemptRequest, Verdicts

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 from gpuqueue.cli.output import render
 from gpuqueue.cli.output.render import hanging, table_of, terminal_width
 from gpuqueue.cli.output.silent_hosts import silent_lines
-from gpuqueue.queue.calendar import together
+from gpuqueue.model.calendar import together
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.lease import SILENT_HEARTBEATS, DeviceStatus
 from gpuqueue.settings.settings import Settings

@@ -10,7 +10,7 @@ from gpuqueue.client.remote.link import Link
 from gpuqueue.client.remote.operations import asking
 from gpuqueue.lazy.imports import later
 from gpuqueue.model import api, validation
-from gpuqueue.queue.calendar import CalendarReservation
+from gpuqueue.model.calendar import CalendarReservation
 from gpuqueue.queue.lease import DeviceStatus
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from gpuqueue.client.devices import named
 from gpuqueue.model.access import Action
 from gpuqueue.model.api import DeviceChoice, ReservationRequest
+from gpuqueue.model.calendar import CalendarReservation
 from gpuqueue.model.job import JobState
 from gpuqueue.model.limits import LimitsInUse
-from gpuqueue.queue.calendar import CalendarReservation
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.service.call import Call
 from gpuqueue.service.routes.described import Operations, operation

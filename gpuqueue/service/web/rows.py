@@ -13,7 +13,7 @@ from gpuqueue.model.page import DeviceRun, DeviceView, ExternalUse, Members, Que
 from gpuqueue.model.run import Listing
 from gpuqueue.model.run_mark import without_what
 from gpuqueue.queue.lease import DeviceStatus, ExternalProcess, Holding
-from gpuqueue.words.values import closed_in_words, device_errors
+from gpuqueue.words.values import closed_in_words, device_errors, reserved_in_words
 
 #: Most commands of external processes that a row names.
 _MOST_COMMANDS = 3
@@ -136,6 +136,8 @@ def device_view(
         silent_s=status.seen_s_ago if silent else None,
         refusals=status.refusals.why if status.refusals and status.refusals.are_many else None,
         errors=tuple(device_errors(status)),
+        calendar=status.calendar,
+        calendar_words=reserved_in_words(status),
     )
 
 

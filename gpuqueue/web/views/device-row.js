@@ -36,6 +36,9 @@ function Runs({ device, now }) {
   `;
 }
 
+/** Whom people have reserved a device for, when, and why. @param {import("../types.js").CalendarReservation} reservation */
+export const spanWords = ({ users, begins_at: from, ends_at: until, why }) => `for ${users.join(" and ")} from ${clock(from)} until ${clock(until)}${why ? `: ${why}` : ""}`;
+
 /** @param {{device: import("../types.js").DeviceView, now: number}} props */
 function State({ device, now }) {
   const { silent_s: silent, trouble, drained, errors, ends_at: endsAt, end_reason: endReason, reserved_for: reserved } = device;
@@ -46,6 +49,7 @@ function State({ device, now }) {
   words.push(...errors.map((each) => html`<span class="warn-text">${each}</span>`));
   if (drained) words.push(html`<span class="warn-text">drained: <bdi>${drained}</bdi></span>`);
   if (endsAt && !drained) words.push(html`<span class="warn-text" title=${`It takes only jobs that are over by ${fullTime(endsAt)}`}>ends at ${clock(endsAt)} <small>(${duration((new Date(endsAt).getTime() - now) / 1000)})</small>${endReason ? html`: <bdi>${endReason}</bdi>` : null}</span>`);
+  if (device.calendar_words) words.push(html`<span class="warn-text" title=${device.calendar.map(spanWords).join("\n")}><bdi>${device.calendar_words}</bdi></span>`);
   if ((device.temperature_c ?? 0) >= HOT_C) words.push(html`<span class="warn-text">hot</span>`);
   if (reserved) words.push(html`<span>reserved for job <a href=${jobLink(reserved)}>${reserved}</a>${until ? html`, <span title=${fullTime(until)}>until ${clock(until)}</span>` : null}</span>`);
   if (device.exclusive) words.push(html`<span>taken as a whole</span>`);

@@ -24,6 +24,7 @@ function stateOf(device) {
   if (silent !== null) return [`no heartbeat for ${duration(silent)}`, "bad-text"];
   if (trouble) return [trouble, "bad-text"];
   if (drained) return [`drained: ${drained}`, "warn-text"];
+  if (device.calendar_words) return [device.calendar_words, "warn-text"];
   if ((heat ?? 0) >= HOT_C) return [`hot: ${Math.round(heat ?? 0)} °C`, "warn-text"];
   if (!runs.length) return ["empty", "good-text"];
   const empty = emptyAt(device);

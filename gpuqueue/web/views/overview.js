@@ -9,6 +9,7 @@ import { withProgress } from "../room.js";
 import { link } from "../route.js";
 import { duration, plural, size } from "../words.js";
 import { DeviceDrain, HostDrain } from "./device-drain.js";
+import { DeviceReserve } from "./device-reserve.js";
 import { DeviceRow, FIGURES } from "./device-row.js";
 import { IdleHolders } from "./idle-holders.js";
 import { RoomQuestion } from "./room-question.js";
@@ -89,13 +90,14 @@ export function Overview({ me, query }) {
       <${IdleHolders} devices=${value.devices} now=${now} />
       <${Legend} />
       ${past && stepsOf(past) ? html`<p class="note">Below each bar: the last ${duration(past.step_s * stepsOf(past))}, memory used as an area and load as a line.</p>` : null}
-      ${hosts.map(([host, devices]) => html`<${Host} key=${host} host=${host} devices=${devices} now=${now} past=${past ?? null} mayDrain=${mayOnSite(me, "drain")} onChange=${again} />`)}
+      ${hosts.map(([host, devices]) => html`<${Host} key=${host} host=${host} devices=${devices} now=${now} past=${past ?? null} me=${me} onChange=${again} />`)}
     ` : html`<${Empty} />`}
   `;
 }
 
-/** @param {{host: string, devices: import("../types.js").DeviceView[], now: number, past: import("../types.js").DevicesPast | null, mayDrain: boolean, onChange: () => void}} props */
-function Host({ host, devices, now, past, mayDrain, onChange }) {
+/** @param {{host: string, devices: import("../types.js").DeviceView[], now: number, past: import("../types.js").DevicesPast | null, me: import("../types.js").Me, onChange: () => void}} props */
+function Host({ host, devices, now, past, me, onChange }) {
+  const [mayDrain, mayReserve] = ["drain", "reserve"].map((action) => mayOnSite(me, action));
   const silent = devices.every((each) => each.silent_s !== null);
   const refusals = devices.find((each) => each.refusals)?.refusals;
   const figures = FIGURES.filter(({ of }) => devices.some((each) => of(each) !== null)); // a simulated device has none
@@ -110,7 +112,7 @@ function Host({ host, devices, now, past, mayDrain, onChange }) {
             ${figures.map(({ label }) => html`<th key=${label} scope="col" class="figure">${label}</th>`)}
             <th scope="col">Jobs</th><th scope="col" class="state">State</th>
           </tr></thead>
-          <tbody>${devices.map((each) => html`<${DeviceRow} key=${each.uuid} device=${each} figures=${figures} now=${now} past=${past} tools=${mayDrain ? html`<${DeviceDrain} device=${each} onChange=${onChange} />` : null} />`)}</tbody>
+          <tbody>${devices.map((each) => html`<${DeviceRow} key=${each.uuid} device=${each} figures=${figures} now=${now} past=${past} tools=${html`${mayDrain ? html`<${DeviceDrain} device=${each} onChange=${onChange} />` : null}${mayReserve ? html`<${DeviceReserve} device=${each} me=${me} onChange=${onChange} />` : null}`} />`)}</tbody>
         </table>
       </div>
     </section>

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from gpuqueue.client.why import Why
 from gpuqueue.clock import SystemClock, from_epoch_ms, to_epoch_ms
+from gpuqueue.model.calendar import CalendarReservation
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.placement import Shape
-from gpuqueue.queue.calendar import CalendarReservation
 from gpuqueue.queue.explanation import NEVER_THERE, Explanation, Obstacle, Verdict
 from gpuqueue.queue.lease import ExternalProcess
 from gpuqueue.text.sanitize import plain, short

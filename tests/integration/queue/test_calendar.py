@@ -11,11 +11,11 @@ from factories import ADA, BOB, claim, make_offer, must_claim, serve, start, sub
 
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.errors import BadRequest, Refused
+from gpuqueue.model.calendar import CalendarReservation, together
 from gpuqueue.model.job import WaitReason
 from gpuqueue.model.job_spec import Account, Priority
 from gpuqueue.model.placement import Placement
 from gpuqueue.queue import keys
-from gpuqueue.queue.calendar import CalendarReservation, together
 from gpuqueue.queue.drains import BY_PEOPLE, DrainOrigin
 from gpuqueue.queue.explanation import Obstacle
 from gpuqueue.queue.jobqueue import JobQueue
@@ -291,7 +291,9 @@ def test_reservations_of_a_device_do_not_overlap(
 
     def reserve_at(begins: float, ends: float, *uuids: str) -> int:
         span = {"begins_at": now + timedelta(seconds=begins), "ends_at": now + timedelta(seconds=ends)}
-        return queue.devices.reserve(CalendarReservation(id=0, users=("bob",), by="root", devices=uuids, **span), grace_s=1)
+        return queue.devices.reserve(
+            CalendarReservation(id=0, users=("bob",), by="root", devices=uuids, **span), grace_s=1
+        )
 
     first = reserve_at(3600, 7200, "GPU-1")
     if is_refused:
@@ -342,7 +344,9 @@ def test_a_device_has_at_most_fifty_reservations(queue: JobQueue) -> None:
         reserve(queue, 90 * HOUR, 91 * HOUR)
 
 
-@pytest.mark.parametrize("entry", ['{"users": 3}', "7", '{"users": "bob", "from": "x", "until": "9999999999999"}', "[]"])
+@pytest.mark.parametrize(
+    "entry", ['{"users": 3}', "7", '{"users": "bob", "from": "x", "until": "9999999999999"}', "[]"]
+)
 def test_a_damaged_reservation_stops_nobody(queue: JobQueue, store: redis.Redis, entry: str) -> None:
     serve(queue)
     store.hset(keys.DRAINED, "GPU-0", f'{{"calendar": [{entry}]}}')

@@ -33,6 +33,7 @@ from gpuqueue.clock import from_epoch_ms
 from gpuqueue.errors import BadRequest, Impossible, Refused
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.array import Array, Indexes
+from gpuqueue.model.calendar import CalendarReservation
 from gpuqueue.model.dependencies import Condition, Dependency, Waits
 from gpuqueue.model.job import ENDS, JobState, WaitReason
 from gpuqueue.model.job_spec import JobSpec, Priority
@@ -44,7 +45,6 @@ from gpuqueue.model.run import Ending, EndingKind
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.changes import Mark
-from gpuqueue.queue.calendar import CalendarReservation
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import BY_PEOPLE, DrainOrigin
 from gpuqueue.queue.explanation import Obstacle

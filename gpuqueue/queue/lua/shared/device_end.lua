@@ -1,5 +1,5 @@
 -- Until when a device takes jobs: its end, from which its drains hold (see ../drains.py), and its calendar reservations
--- (see ../calendar.py). Goes before capacity.lua; SHARED in ../scripts.py lists the scripts that use it.
+-- (see gpuqueue.model.calendar). Goes before capacity.lua; SHARED in ../scripts.py lists the scripts that use it.
 --
 -- Before its end, a device takes only jobs that are over by then: by their time limit, else by how long nine of ten
 -- earlier runs took (`want.lasts_s`, see device_filter.lua). A job of unknown duration is taken if it may run again.

@@ -10,10 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
-from gpuqueue.clock import from_epoch_ms
-from gpuqueue.errors import Unreadable
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.text.json_fields import Fields, loaded
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,33 +31,6 @@ class CalendarReservation:
     def holds(self, now: datetime) -> bool:
         """Return whether it has begun at the time *now*."""
         return self.begins_at <= now
-
-
-def reservations_on(device: str, text: str | None) -> tuple[CalendarReservation, ...]:
-    """Return the reservations in the store's *text* about a device, the first one first.
-
-    An unreadable text holds none: it counts as a drain.
-    """
-    if text is None or '"calendar"' not in text:
-        return ()
-    try:
-        return tuple(
-            _reservation(device, Fields(entry, "a reservation")) for entry in loaded(text, "drains").each("calendar")
-        )
-    except (Unreadable, ValueError):
-        return ()
-
-
-def _reservation(device: str, entry: Fields) -> CalendarReservation:
-    return CalendarReservation(
-        id=int(entry.text("id")),
-        users=tuple(entry.text("users").split(",")),
-        begins_at=from_epoch_ms(int(entry.text("from"))),
-        ends_at=from_epoch_ms(int(entry.text("until"))),
-        why=entry.text("why"),
-        by=entry.text("by"),
-        devices=(device,),
-    )
 
 
 def together(single: Iterable[CalendarReservation]) -> list[CalendarReservation]:
