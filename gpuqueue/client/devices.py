@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpuqueue.client.connection import Connection
 from gpuqueue.clock import SystemClock
-from gpuqueue.errors import BadRequest, Impossible, Refused
+from gpuqueue.errors import BadRequest, Impossible
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.calendar import CalendarReservation, together
 from gpuqueue.queue.lease import DeviceStatus
@@ -107,7 +107,7 @@ class Devices:
             devices: As in :meth:`drain`.
             until: A datetime, or a text such as ``mon 08:00``; a duration counts from *begin*.
             begin: The same; None: now.
-            users: For whom; by default for the caller. Only admins reserve for others.
+            users: For whom; by default for the caller. At a service only admins reserve for others.
             reason: As in :meth:`drain`.
             all_here: As in :meth:`drain`.
 
@@ -116,32 +116,8 @@ class Devices:
             Refused: this account may not reserve them, or one of them is reserved at that time.
 
         """
-        from gpuqueue.client.access import caller_of, policy_of  # noqa: PLC0415 - lazy import for startup time
-        from gpuqueue.model.access import Action, require  # noqa: PLC0415 - as above
-
-        connection, policy = self._connection, policy_of(self._connection)
-        caller, own = caller_of(connection), connection.account.name
-        require(caller, Action.RESERVE, None, policy)
-        is_admin = policy.is_admin(caller)
-        chosen = tuple(dict.fromkeys(users)) or (own,)
-        if chosen != (own,) and not is_admin:
-            raise Refused("only an administrator of this site may reserve for others (setting admins)")
-        if not all(map(is_name, chosen)):
-            raise BadRequest(f"{brief(', '.join(chosen))} names no users: give --user once for each")
-        begins_at, ends_at = span(begin, until)
-        wanted = CalendarReservation(
-            id=0,
-            users=chosen,
-            begins_at=begins_at,
-            ends_at=ends_at,
-            why=_reason(reason),
-            by=own,
-            devices=tuple(uuids_of(connection, devices, all_here=all_here, with_hosts=True)),
-        )
-        settings = connection.settings
-        most_s = None if is_admin else settings.reserve_hours * 3600.0
-        made = connection.queue.devices.reserve(wanted, grace_s=settings.preempt_grace_s, most_s=most_s)
-        return replace(wanted, id=made)
+        uuids = uuids_of(self._connection, devices, all_here=all_here, with_hosts=True)
+        return reserved(self._connection, uuids, users, span(begin, until), reason)
 
     def reservations(self) -> Sequence[CalendarReservation]:
         """Return the calendar reservations that are not over, the first ones first."""
@@ -152,15 +128,10 @@ class Devices:
 
         Raises:
             BadRequest: there is none with this id.
-            Refused: it is neither of nor for this account, which is no administrator.
+            Refused: it is of another account, and the service asks for an administrator.
 
         """
-        from gpuqueue.client.access import caller_of, policy_of  # noqa: PLC0415 - lazy import for startup time
-
-        connection = self._connection
-        user = None if policy_of(connection).is_admin(caller_of(connection)) else connection.account.name
-        if not connection.queue.devices.cancel_reservation(reservation, user=user):
-            raise BadRequest(f"there is no reservation {reservation}: see gpuqueue reserve list")
+        cancelled(self._connection, reservation)
 
     def lost(self, host: str) -> Mapping[int, JobState]:
         """Declare a silent host lost: end its runs as lost, and queue their jobs again. Return the jobs' states.
@@ -203,6 +174,52 @@ class Devices:
     def _statuses(self, uuids: Sequence[str]) -> Sequence[DeviceStatus]:
         by_uuid = {each.device.uuid: each for each in self.list()}
         return [by_uuid[uuid] for uuid in uuids if uuid in by_uuid]
+
+
+def reserved(
+    connection: Connection,
+    uuids: Sequence[str],
+    users: Sequence[str],
+    times_of: tuple[datetime, datetime],
+    reason: str,
+    most_s: float | None = None,
+) -> CalendarReservation:
+    """Reserve devices by the calendar, by default for the account of *connection*.
+
+    *most_s* is how many device-seconds that account may have reserved at a time; None: any.
+
+    Raises:
+        BadRequest: a user or the reason is not usable, or the end is over.
+        Refused: a device is reserved at that time, or it is too long.
+
+    """
+    own = connection.account.name
+    chosen = tuple(dict.fromkeys(users)) or (own,)
+    if not all(map(is_name, chosen)):
+        raise BadRequest(f"{brief(', '.join(chosen))} names no users: give --user once for each")
+    wanted = CalendarReservation(
+        id=0,
+        users=chosen,
+        begins_at=times_of[0],
+        ends_at=times_of[1],
+        why=_reason(reason),
+        by=own,
+        devices=tuple(uuids),
+    )
+    grace_s = connection.settings.preempt_grace_s
+    return replace(wanted, id=connection.queue.devices.reserve(wanted, grace_s=grace_s, most_s=most_s))
+
+
+def cancelled(connection: Connection, reservation: int, user: str | None = None) -> None:
+    """Cancel a calendar reservation; one of the account *user*, if it is given.
+
+    Raises:
+        BadRequest: there is none with this id.
+        Refused: it is not of *user*.
+
+    """
+    if not connection.queue.devices.cancel_reservation(reservation, user=user):
+        raise BadRequest(f"there is no reservation {reservation}: see gpuqueue reserve list")
 
 
 def span(begin: datetime | str | None, until: datetime | str) -> tuple[datetime, datetime]:

@@ -191,12 +191,39 @@ def test_an_archive_without_a_file_is_not_downloaded(played: tuple[ServedSite, J
 
 
 @pytest.mark.full
+def test_an_admin_reserves_a_device_for_a_user_and_cancels_it(lively: ServedSite, open_page: Open) -> None:
+    """The dialog says why a second reservation at the same time is refused, and lists what is reserved."""
+    page = open_page(lively)
+    button = page.get_by_role("button", name="Reserve GPU 1 of nodeA…")
+    dialog = page.get_by_role("dialog")
+    for ends, awaited in (
+        ("2031-03-01T08:00", page.get_by_text(re.compile("reserved for bob from"))),
+        ("2031-02-28T19:00", dialog.get_by_text(re.compile("nodeA:1 is reserved then, by reservation"))),
+    ):
+        button.click()
+        dialog.get_by_label("From").fill("2031-02-28T18:00")
+        dialog.get_by_label("Until").fill(ends)
+        dialog.get_by_label("For").fill("bob")
+        dialog.get_by_label("Reason").fill("course <b>")
+        dialog.get_by_role("button", name="Reserve GPU 1 of nodeA").click()
+        awaited.wait_for()
+    picture(page, "reserved")
+    with lively.client("unix") as owner:
+        (made,) = owner.devices.reservations()
+        assert (("bob",), "course <b>", ("GPU-nodeA-1",)) == (made.users, made.why, made.devices)
+        dialog.get_by_text("for bob from").wait_for()
+        dialog.get_by_role("button", name=f"Cancel reservation {made.id}").click()
+        page.get_by_text("reserved for bob").wait_for(state="detached")
+        assert () == tuple(owner.devices.reservations())
+
+
+@pytest.mark.full
 def test_others_see_no_button_to_drain(open_page: Open) -> None:
     """Where only administrators may drain, the page offers it to nobody else."""
     with serving(GPUQUEUE_ACCESS="drain=admins") as site:
         page = open_page(site, token="bobs")
         page.get_by_role("heading", name="nodeA").wait_for()
-        assert 0 == page.get_by_role("button", name=re.compile("^(Drain|Resume)")).count()
+        assert 0 == page.get_by_role("button", name=re.compile("^(Drain|Resume|Reserve)")).count()
 
 
 @pytest.mark.full

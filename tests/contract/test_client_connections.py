@@ -404,6 +404,11 @@ ERRORS: dict[str, Callable[[Client, Job, Job], Any]] = {
     "drain in the past": lambda client, *_: client.devices.drain("0", at="2020-01-01"),
     "drain nothing": lambda client, *_: client.devices.drain(),
     "long reason": lambda client, *_: client.devices.drain("0", reason="x" * 300),
+    "reserve unknown": lambda client, *_: client.devices.reserve("nowhere:9", until="2h"),
+    "reserve in the past": lambda client, *_: client.devices.reserve("0", until="2020-01-01"),
+    "reserve backwards": lambda client, *_: client.devices.reserve("0", begin="2h", until=datetime.now(timezone.utc)),
+    "reserve for nobody": lambda client, *_: client.devices.reserve("0", until="2h", users=["a b"]),
+    "cancel no reservation": lambda client, *_: client.devices.cancel_reservation(10**9),
     "resume unknown": lambda client, *_: client.devices.resume("77"),
     "lost unknown": lambda client, *_: client.devices.lost("nowhere"),
     "lost nonsense": lambda client, *_: client.devices.lost("no host"),
@@ -634,6 +639,18 @@ def test_a_planned_drain_gives_the_devices_of_a_host_an_end(client: Client) -> N
     assert moved.ends_at is not None
     assert timedelta(minutes=59) < moved.ends_at - at < timedelta(minutes=61)
     assert resumed.ends_at is None
+
+
+def test_a_device_is_reserved_listed_and_given_back(client: Client) -> None:
+    made = client.devices.reserve("0", begin="1h", until="30m", users=["eve", "ann"], reason="course")
+    try:
+        (device,) = client.devices.list()
+        assert (made,) == tuple(client.devices.reservations()) == device.calendar
+        assert ((device.device.uuid,), ("eve", "ann"), "course") == (made.devices, made.users, made.why)
+        assert timedelta(minutes=30) == made.ends_at - made.begins_at, "a duration counts from the start"
+    finally:
+        client.devices.cancel_reservation(made.id)
+    assert () == tuple(client.devices.reservations())
 
 
 @pytest.mark.full

@@ -206,7 +206,7 @@ class RunDir:
     def ask_preempt(self, by: int, left_s: float) -> bool:
         """Preempt the run for the job *by*, with *left_s* seconds to go, by a file for the shim and the job itself.
 
-        *by* is 0 at the end of the host's time.
+        *by* is 0 if it is for no job: its time on the device is over.
 
         Returns:
             Whether this is the first request. The first request is kept.
@@ -214,7 +214,7 @@ class RunDir:
         if not self.claimed or os.path.lexists(self._at(PREEMPT_REQUEST)):
             return False
         plain = {
-            "reason": f"job {by} of a higher priority takes its place" if by else "the time of its host is over",
+            "reason": f"job {by} of a higher priority takes its place" if by else "its time on the device is over",
             "by": by,
             "deadline": time.time() + left_s,
             "until_s": time.monotonic() + left_s,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from gpuqueue.client.devices import named
-from gpuqueue.model.access import Action
+from gpuqueue.client.devices import cancelled, named, reserved, span
+from gpuqueue.model.access import Action, Forbidden
 from gpuqueue.model.api import DeviceChoice, ReservationRequest
 from gpuqueue.model.calendar import CalendarReservation
 from gpuqueue.model.job import JobState
@@ -49,19 +49,18 @@ def list_reservations(call: Call) -> tuple[CalendarReservation, ...]:
 @operation(router, "POST /reservations", status=201)
 def reserve(call: Call, body: ReservationRequest) -> CalendarReservation:
     """Reserve devices for some users: from a time until another, only their jobs start there."""
-    span = f"{body.begins_at.isoformat() if body.begins_at else 'now'} to {body.ends_at.isoformat()}"
+    users = body.users or (call.account.name,)
+    when = f"{body.begins_at.isoformat() if body.begins_at else 'now'} to {body.ends_at.isoformat()}"
     where = f"all of {body.host}" if body.all_here else " ".join(body.devices)
-    asked = {"devices": where, "users": " ".join(body.users), "time": span, "reason": body.reason}
+    asked = {"devices": where, "users": " ".join(users), "time": when, "reason": body.reason}
     with call.change(Action.RESERVE, "reserve", detail={name: text for name, text in asked.items() if text}) as entry:
         known = call.client.devices.list()
         meant = named(known, body.devices, host=body.host, all_here=body.all_here, with_hosts=True)
-        made = call.client.devices.reserve(
-            *(each.device.uuid for each in meant),
-            begin=body.begins_at,
-            until=body.ends_at,
-            users=body.users,
-            reason=body.reason,
-        )
+        if users != (call.account.name,) and not call.is_admin:
+            raise Forbidden("only an administrator of this site may reserve for others (setting admins)")
+        uuids = [each.device.uuid for each in meant]
+        most_s = None if call.is_admin else call.connection.settings.reserve_hours * 3600.0
+        made = reserved(call.connection, uuids, users, span(body.begins_at, body.ends_at), body.reason, most_s)
         entry.add_detail(reservation=str(made.id))
         return made
 
@@ -70,7 +69,7 @@ def reserve(call: Call, body: ReservationRequest) -> CalendarReservation:
 def cancel_reservation(call: Call, reservation: int) -> None:
     """Cancel a calendar reservation of the caller; an admin any."""
     with call.change(Action.SUBMIT, "reserve-cancel", detail={"reservation": str(reservation)}):
-        call.client.devices.cancel_reservation(reservation)
+        cancelled(call.connection, reservation, None if call.is_admin else call.account.name)
 
 
 def _changed(

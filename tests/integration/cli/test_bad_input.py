@@ -58,6 +58,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "notify": ("--json",),
     "snapshots": ("--json", "delete"),
     "drain": ("--all", "--reason", "--at"),
+    "reserve": ("list", "cancel"),
     "lost": ("--yes",),
     "resume": ("--all",),
 }

@@ -61,6 +61,7 @@ ACT = {
     "probe",
     "simulate",
     "drain",
+    "reserve",
     "resume",
     "up",
     "web",

@@ -408,8 +408,8 @@ def check_handed_back(home: Home) -> None:
     *_, row = json.loads(home("history", "--json"))  # the newest job is the first
     assert ("queued", 0, 0) == tuple(row["job"][name] for name in ("state", "losses", "retries"))
     (run,) = row["runs"]
-    assert ("preempted", "the time of its host was over") == (run["ending"]["kind"], run["ending"]["detail"])
-    assert '"the time of its host is over"' in (home.state / "saved").read_text()
+    assert ("preempted", "its time on the device was over") == (run["ending"]["kind"], run["ending"]["detail"])
+    assert '"its time on the device is over"' in (home.state / "saved").read_text()
 
 
 @pytest.mark.full

@@ -73,6 +73,30 @@ def the(
         return until(found, what=f"{count} entries of {action}") or []
 
 
+def test_everybody_may_reserve_for_oneself_within_a_budget_if_the_site_says_so() -> None:
+    """By default only admins reserve. Nobody else reserves for others, or cancels what is of others."""
+    closed = {"GPUQUEUE_ACCESS": ""}
+    opened = {"GPUQUEUE_ACCESS": "reserve=everybody", "GPUQUEUE_RESERVE_HOURS": "4"}
+    with (
+        serving(**closed) as site,
+        site.client("https", "bobs") as bob,
+        pytest.raises(Refused, match="only an administrator of this site may reserve devices"),
+    ):
+        bob.devices.reserve("GPU-0", until="1h")
+    with serving(**opened) as site, site.client("https", "bobs") as bob, site.client("unix") as admin:
+        with pytest.raises(Refused, match="may reserve for others"):
+            bob.devices.reserve("GPU-0", until="1h", users=["eve"])
+        with pytest.raises(Refused, match="you have no device-hours reserved, and may have 4 at a time"):
+            bob.devices.reserve("GPU-0", until="5h")
+        of_admin = admin.devices.reserve("GPU-0", until="9h", users=["eve"])
+        of_bob = bob.devices.reserve("GPU-0", begin="10h", until="3h")
+        assert (("bob",), "bob") == (of_bob.users, of_bob.by)
+        with pytest.raises(Refused, match=f"reservation {of_admin.id} is not yours"):
+            bob.devices.cancel_reservation(of_admin.id)
+        bob.devices.cancel_reservation(of_bob.id)
+        admin.devices.cancel_reservation(of_admin.id)
+
+
 def test_the_log_says_what_was_changed(served: ServedSite) -> None:
     """Devices, hosts and requests: the values before and after, or what was asked for if that was refused."""
     served.queue.devices.announce(make_offer("GPU-B", host="nodeB"), worker="w", pid=1, boot_id="boot")
@@ -82,6 +106,8 @@ def test_the_log_says_what_was_changed(served: ServedSite) -> None:
         admin.devices.drain("nodeA", at=NEXT_YEAR)
         with pytest.raises(BadRequest, match="there is no device '9'"):
             admin.devices.drain("9", reason="gone")
+        made = admin.devices.reserve("0", begin=NEXT_YEAR, until="2h", users=["eve"], reason="course")
+        admin.devices.cancel_reservation(made.id)
         job = admin.jobs.submit(["train", "--key", "hidden"], mem="1G", env={"KEY": "hidden"})
         admin.jobs.edit(job.id, mem="2G", time_limit="10m", after=[])
         with pytest.raises(GpuQueueError):
@@ -105,6 +131,11 @@ def test_the_log_says_what_was_changed(served: ServedSite) -> None:
     assert {"devices": "nodeA", "at": NEXT_YEAR.isoformat(), "nodeA:0": open_until} == planned.detail
     assert {"devices": "9", "reason": "gone"} == no_drain.detail
     assert {"devices": "all of nodeA", "nodeA:0": "drained (the fan) -> open"} == resume.detail
+    (reserve,), (cancel,) = the(served, "reserve"), the(served, "reserve-cancel")
+    span = f"{NEXT_YEAR.isoformat()} to {(NEXT_YEAR + timedelta(hours=2)).isoformat()}"
+    asked = {"devices": "0", "users": "eve", "time": span, "reason": "course"}
+    assert {**asked, "reservation": str(made.id)} == reserve.detail
+    assert {"reservation": str(made.id)} == cancel.detail
     assert {"mem_bytes": f"{2**30} -> {2**31}", "time_limit_s": "null -> 600.0"} == edit.detail
     assert ({"mem": "900G"}, AuditOutcome.REFUSED) == (no_edit.detail, no_edit.outcome)
     assert ({"host": "nodeB", "became": f"{on_b.job_id}=queued"}, (str(on_b.job_id),)) == (lost.detail, lost.jobs)

@@ -32,6 +32,7 @@ attach           -          -     -             submit   -
 exec             -          -     -             submit   -
 forward          -          -     -             submit   -
 drain            -          -     -             -        submit,admin
+reserve          -          -     -             -        submit,admin
 lose-host        -          -     -             -        admin
 set-rules        -          -     -             -        admin
 make-token       -          -     -             kernel   -
@@ -75,7 +76,11 @@ def expected_of(cell: str, scopes: frozenset[Scope]) -> bool:
 @pytest.mark.parametrize("role", HEAD)
 def test_the_table_of_rights(action: Action, role: str) -> None:
     """Every action is allowed to exactly the callers and scopes of the table above."""
-    owner = ADA if action not in {Action.SEE_SITE, Action.DRAIN, Action.LOSE_HOST, Action.SET_RULES} else None
+    owner = (
+        ADA
+        if action not in {Action.SEE_SITE, *(Action.DRAIN, Action.RESERVE), Action.LOSE_HOST, Action.SET_RULES}
+        else None
+    )
     for scopes in SUBSETS:
         for caller in callers(role, scopes):
             allowed = may(caller, action, owner, POLICY) is None

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import time
 from datetime import datetime, timedelta, timezone
 
 import pytest
 from factories import make_spec
 
+from gpuqueue.clock import from_iso
 from gpuqueue.codec.request import decode_spec, encode_spec
 from gpuqueue.errors import BadRequest, JobNotFound
 from gpuqueue.model import times, validation
@@ -27,6 +29,32 @@ def test_a_time_to_begin_is_written_in_many_ways() -> None:
     assert timedelta(hours=22) < tomorrow - NOW < timedelta(hours=25)
     assert datetime(2026, 12, 24).astimezone() == times.begin("2026-12-24", now=NOW)
     assert datetime(2026, 12, 24, 8, tzinfo=timezone.utc) == times.begin("2026-12-24T08:00+00:00", now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("text", "awaited"),
+    [
+        ("fri 18:00", "2026-11-06T18:00"),
+        ("Monday", "2026-11-02"),
+        ("sun 6pm", "2026-11-01T18:00"),  # today is a Sunday, and this is later
+        ("sun 14:00", "2026-11-08T14:00"),
+    ],
+)
+def test_a_weekday_is_the_next_one_in_local_time(text: str, awaited: str) -> None:
+    now = from_iso("2026-11-01T15:00").astimezone()
+
+    assert from_iso(awaited).astimezone() == times.begin(text, now=now)
+
+
+def test_a_weekday_keeps_its_time_of_day_over_the_end_of_summer_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        friday = datetime(2026, 10, 23, 9, tzinfo=timezone.utc)
+        assert datetime(2026, 10, 26, 7, tzinfo=timezone.utc) == times.begin("mon 08:00", now=friday)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 @pytest.mark.parametrize("past", ["now", "none", "2020-01-01", NOW - timedelta(days=1), None])
