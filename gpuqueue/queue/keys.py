@@ -48,7 +48,8 @@ dev:<host>             hash    device -> ``total:headroom:external:seen:slots:po
 facts                  hash    device -> JSON of the device, its host, its worker with version and clock offset, and
                                its distance to the other devices of the host
 drained                hash    device -> JSON of its drains: origin -> why, by, at, and from when one holds that is for
-                               later (see drains.py)
+                               later (see drains.py); ``calendar`` -> its calendar reservations: id, users, from,
+                               until, why, by, at, and the grace of what others run there at the start
 deaths                 hash    device -> JSON of the consecutive jobs that died quickly on it, and why; three drain it;
                                ``host:<host>`` -> JSON: how many jobs in a row it could not start, the last one, and why
 seen                   hash    device -> JSON of its external processes and its trouble, from the last sample

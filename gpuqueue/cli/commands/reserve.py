@@ -24,9 +24,10 @@ class Reserving(click.Group):
 def reserve() -> None:
     """Reserve devices for users, from a time until another: then only their jobs start there.
 
+    gpuqueue reserve DEVICE… --from TIME --until TIME is short for gpuqueue reserve add.
+
     \b
     Examples:
-      gpuqueue reserve 3 --from "fri 18:00" --until "mon 08:00"
       gpuqueue reserve list
       gpuqueue reserve cancel 17
     """  # noqa: D301 - \b is click's mark for lines to keep
@@ -42,15 +43,15 @@ def reserve() -> None:
 def add(
     devices: tuple[str, ...], begin: str | None, until: str, users: tuple[str, ...], reason: str, *, all_here: bool
 ) -> None:
-    """Reserve devices. The word add may be left out.
+    """Reserve devices from a time until another. The word add may be left out.
 
     DEVICE is as for gpuqueue drain. Before the start, jobs of others start there only if they are over by then. What
     still runs of others at the start is preempted if it may run again; else it goes on.
 
     \b
     Examples:
-      gpuqueue reserve 3 --from "fri 18:00" --until "mon 08:00"
-      gpuqueue reserve nodeA --until 4h --user ann --user bob --reason course
+      gpuqueue reserve add 3 --from "fri 18:00" --until "mon 08:00"
+      gpuqueue reserve add nodeA --until 4h --user ann --user bob --reason course
     """  # noqa: D301 - \b is click's mark for lines to keep
     with Client() as client:
         made = client.devices.reserve(*devices, begin=begin, until=until, users=users, reason=reason, all_here=all_here)
