@@ -107,7 +107,7 @@ class Devices:
             devices: As in :meth:`drain`.
             until: A datetime, or a text such as ``mon 08:00``; a duration counts from *begin*.
             begin: The same; None: now.
-            users: For whom; by default for the caller. At a service only admins reserve for others.
+            users: The accounts it is for; by default the caller. At a service only admins reserve for others.
             reason: As in :meth:`drain`.
             all_here: As in :meth:`drain`.
 

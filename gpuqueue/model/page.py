@@ -186,7 +186,7 @@ class DeviceView:
     device can be allocated beside the job that it is reserved for, ``reserved_until`` when that job must have ended.
     ``closed`` is why no job is given all of its free memory, such as that it is drained. ``errors`` are phrases about
     its memory errors and its last Xid error. ``calendar`` is what people have reserved it for and is not over, and
-    ``calendar_words`` says for whom now or next.
+    ``calendar_words`` are about the first of these.
     """
 
     uuid: str

@@ -240,7 +240,7 @@ class Devices:
 
     @answering
     def cancel_reservation(self, reservation_id: int, *, user: str | None) -> bool:
-        """Cancel a calendar reservation, and return whether there was one. *user* None: whoever made it.
+        """Cancel a calendar reservation, and return whether there was one. *user* None: of any account.
 
         Raises:
             Refused: it is neither of nor only for the account *user*.

@@ -131,12 +131,12 @@ def end_in_words(status: DeviceStatus) -> str | None:
 
 
 def users_of(reservation: CalendarReservation) -> str:
-    """Return for whom people have reserved a device: ``ann and bob``."""
+    """Return the users of a reservation: ``ann and bob``."""
     return " and ".join(map(plain, reservation.users))
 
 
 def reserved_in_words(status: DeviceStatus) -> str | None:
-    """Return for whom people have reserved a device now or next, and until or from when; None for nobody."""
+    """Return for which users people have reserved a device now or next, and the time; None for nobody."""
     if not status.calendar:
         return None
     first = status.calendar[0]

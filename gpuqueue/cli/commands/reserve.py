@@ -38,7 +38,7 @@ def reserve() -> None:
 @click.option("--all", "all_here", is_flag=True, help="All devices of this host.")
 @click.option("--from", "begin", metavar="TIME", help="18:00, 'fri 18:00', 2h, 2026-11-01T09:00. Default: now.")
 @click.option("--until", metavar="TIME", required=True, help="The same; a duration counts from the start.")
-@click.option("--user", "users", metavar="NAME", multiple=True, help="For whom; may be repeated. Default: you.")
+@click.option("--user", "users", metavar="NAME", multiple=True, help="User it is for; may be repeated. Default: you.")
 @click.option("--reason", metavar="TEXT", default="", help="Reason, which all users see.")
 def add(
     devices: tuple[str, ...], begin: str | None, until: str, users: tuple[str, ...], reason: str, *, all_here: bool

@@ -36,7 +36,7 @@ function Runs({ device, now }) {
   `;
 }
 
-/** Whom people have reserved a device for, when, and why. @param {import("../types.js").CalendarReservation} reservation */
+/** The users of a reservation, its times, and why. @param {import("../types.js").CalendarReservation} reservation */
 export const spanWords = ({ users, begins_at: from, ends_at: until, why }) => `for ${users.join(" and ")} from ${clock(from)} until ${clock(until)}${why ? `: ${why}` : ""}`;
 
 /** @param {{device: import("../types.js").DeviceView, now: number}} props */

@@ -315,7 +315,7 @@ def test_an_account_reserves_no_more_device_hours_than_it_may(queue: JobQueue) -
     reserve(queue, 6 * HOUR, 7 * HOUR, "GPU-0", "GPU-1", by="bob", most_s=4 * HOUR)
 
 
-def test_only_who_made_it_or_whom_it_is_for_cancels_a_reservation(queue: JobQueue) -> None:
+def test_only_its_maker_or_its_one_user_cancels_a_reservation(queue: JobQueue) -> None:
     serve(queue)
     of_bob = reserve(queue, 0, HOUR)
     of_two = reserve(queue, HOUR, 2 * HOUR, users=("ada", "bob"))

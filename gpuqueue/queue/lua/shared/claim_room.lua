@@ -9,7 +9,7 @@ local r_job, r_need, r_start, blockers, room_beside -- the reservation of the de
 local priorities, choosy
 local leases_here -- of the device, from HGETALL
 local drained_from, calendar -- of the device: results of closing_of() (device_end.lua)
-local viewer, device_end -- for whom the ends of devices count (user of end_for()), and the end of this one in ms; nil without
+local viewer, device_end -- the user for end_for(), and the end of this device in ms; nil without
 
 -- A shape's text alone determines what it asks for, so parsed shapes stay for later calls. Nothing changes them. A
 -- damaged shape fits nowhere.
