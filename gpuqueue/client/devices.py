@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from gpuqueue.client.connection import Connection
-from gpuqueue.clock import SystemClock
+from gpuqueue.clock import SystemClock, from_epoch_ms, to_epoch_ms
 from gpuqueue.errors import BadRequest, Impossible
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.calendar import CalendarReservation, together
@@ -197,11 +197,12 @@ def reserved(
     chosen = tuple(dict.fromkeys(users)) or (own,)
     if not all(map(is_name, chosen)):
         raise BadRequest(f"{brief(', '.join(chosen))} names no users: give --user once for each")
+    begins_at, ends_at = (from_epoch_ms(to_epoch_ms(each)) for each in times_of)  # the store keeps milliseconds
     wanted = CalendarReservation(
         id=0,
         users=chosen,
-        begins_at=times_of[0],
-        ends_at=times_of[1],
+        begins_at=begins_at,
+        ends_at=ends_at,
         why=_reason(reason),
         by=own,
         devices=tuple(uuids),
