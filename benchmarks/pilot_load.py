@@ -54,8 +54,8 @@ from gpuqueue.queue.requests import new_nonce
 from gpuqueue.queue.resp.connection import packed
 from gpuqueue.queue.store import to_ms
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system.websocket import PING_S
 from workers.celery_app import BROKER_POLL_S, EVENT_S
-from workers.relay.tunnel import PING_S
 
 POOL, LEASE_S, GIB = "pilots", 3600.0, 2**30
 USUAL = Settings.load({"GPUQUEUE_CONFIG": os.devnull})

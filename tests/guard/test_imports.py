@@ -24,7 +24,7 @@ from gpuqueue.cli.main import COMMANDS
 OURS = {
     **dict.fromkeys(("submit", "run", "shell", "notebook", "probe", "exec"), Bound(20, 58)),
     **dict.fromkeys(("queue", "show", "logs", "fetch", "wait"), Bound(23, 60)),
-    **dict.fromkeys(("cancel", "hold", "release", "extend", "move"), Bound(18, 49)),
+    **dict.fromkeys(("cancel", "hold", "release", "extend", "move", "forward"), Bound(18, 49)),
     **dict.fromkeys(("edit", "limits", "drain", "lost", "resume", "reserve"), Bound(18, 56)),
     **dict.fromkeys(("attach", "why", "tag", "note", "retry", "notify", "cron"), Bound(25, 80)),
     **dict.fromkeys(("history", "estimate", "stats", "top"), Bound(30, 94)),

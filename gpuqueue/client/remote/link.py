@@ -163,14 +163,14 @@ class Link:
         try:
             with self.reporting():
                 data = _body(body)
-                answer = connection.ask("POST", API + path, self._headers(), data, ANSWER_S)
+                answer = connection.ask("POST", API + path, self.headers(), data, ANSWER_S)
                 refused = None if answer.status == 200 else answer.body()  # noqa: PLR2004 - OK
         except BaseException:
             connection.close()
             raise
         if refused is not None:
             connection.close()
-            raise self._error(answer, refused)
+            raise self.error_in(answer.status, refused)
         return connection, answer
 
     @contextmanager
