@@ -31,13 +31,7 @@ class Reaper:
         self._reserved: dict[int, tuple[str, ...]] = {}
 
     def loop(self, stopping: threading.Event) -> None:
-        """Tick until *stopping* is set. A host that has joined through a service leaves this to the site.
-
-        It does not have the rules of the site: its own would replace them. And each tick reads all devices of the site,
-        so a thousand pilots would keep the store busy with nothing else.
-        """
-        if is_far(self._settings.service_url):
-            stopping.wait()
+        """Tick until *stopping* is set."""
         while not stopping.is_set():
             self.tick()
             stopping.wait(self._settings.heartbeat_s)
@@ -45,9 +39,12 @@ class Reaper:
     def tick(self) -> None:
         """Run each step once. No exception is raised, because the recorder's process would not restart the reaper.
 
-        A failing step does not affect the others, but an unreachable store ends the tick.
+        A failing step does not affect the others, but an unreachable store ends the tick. A host that has joined through
+        a service only reaps. It does not have the rules of the site: its own would replace them. And to serve long waits
+        is to read all devices of the site: a thousand pilots would keep the store busy with nothing else.
         """
-        for step in (self.send_policy, self.reap, self.serve_long_waits):
+        is_joined = is_far(self._settings.service_url)
+        for step in (self.reap,) if is_joined else (self.send_policy, self.reap, self.serve_long_waits):
             try:
                 step()
             except Unreachable as error:
