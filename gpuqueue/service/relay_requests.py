@@ -150,7 +150,7 @@ class CommandRequest(HostRequest):
     def __init__(self, run: HostRun, at_end: Callable[[], None]) -> None:
         super().__init__(run)
         self.transfer = Transfer(run.host)
-        self.keys = TerminalKeys(run.host, at_end, idle_s=None)
+        self.keys = TerminalKeys(run.host, at_end, ends_idle=False)
 
     def end(self, reason: str | None) -> None:
         """End it; *reason* says why its output is not whole."""
@@ -221,8 +221,8 @@ class TerminalKeys:
     and in order, and a user learns whether the keys have arrived.
     """
 
-    def __init__(self, host: str, at_end: Callable[[], None], *, idle_s: float | None = IDLE_S) -> None:
-        """Begin with no keys. *at_end* is called when it ends: at the latest *idle_s* after the last key."""
+    def __init__(self, host: str, at_end: Callable[[], None], *, ends_idle: bool = True) -> None:
+        """Begin with no keys. *at_end* is called when it ends: if it *ends_idle*, `IDLE_S` after the last key."""
         self._host, self._at_end = host, at_end
         #: The bytes that the relay has not passed on yet, and how many came before them.
         self._waiting, self._before = bytearray(), 0
@@ -231,7 +231,7 @@ class TerminalKeys:
         self._news, self._room = asyncio.Event(), asyncio.Event()
         self._polls = 0
         self._is_over = False
-        self._idle = None if idle_s is None else asyncio.get_running_loop().call_later(idle_s, self.end)
+        self._idle = asyncio.get_running_loop().call_later(IDLE_S, self.end) if ends_idle else None
 
     # ---- for the users -----------------------------------------------------------------------------------------------
 

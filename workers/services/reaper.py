@@ -39,9 +39,9 @@ class Reaper:
     def tick(self) -> None:
         """Run each step once. No exception is raised, because the recorder's process would not restart the reaper.
 
-        A failing step does not affect the others, but an unreachable store ends the tick. A host that has joined through
-        a service only reaps. It does not have the rules of the site: its own would replace them. And to serve long waits
-        is to read all devices of the site: a thousand pilots would keep the store busy with nothing else.
+        A failing step does not affect the others, but an unreachable store ends the tick. A host that has joined
+        through a service only reaps. It does not have the rules of the site: its own would replace them. And to serve
+        long waits is to read all devices of the site: a thousand pilots would keep the store busy with nothing else.
         """
         is_joined = is_far(self._settings.service_url)
         for step in (self.reap,) if is_joined else (self.send_policy, self.reap, self.serve_long_waits):

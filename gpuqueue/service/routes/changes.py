@@ -115,9 +115,16 @@ def extend(call: Call, name: str, body: ExtendRequest) -> Job:
 
 
 def differences(before: JobSpec, after: JobSpec) -> dict[str, str]:
-    """Return what an edit has changed: for each field the values before and after."""
+    """Return what an edit has changed: for each field the values before and after, URLs without their secrets."""
     old, new = _flat(before), _flat(after)
-    return {name: f"{_word(old.get(name))} -> {_word(new.get(name))}" for name in new if old.get(name) != new[name]}
+    found = {name: f"{_word(old.get(name))} -> {_word(new.get(name))}" for name in new if old.get(name) != new[name]}
+    if before.notifications != after.notifications:
+        found["notifications"] = f"{_notified(before)} -> {_notified(after)}"
+    return found
+
+
+def _notified(spec: JobSpec) -> str:
+    return " ".join(f"{each.when}:{each.shown}" for each in spec.notifications) or "none"
 
 
 def _flat(spec: JobSpec) -> dict[str, Any]:

@@ -127,7 +127,8 @@ open("total", "w").write(str(number))
         (directory,) = unsettled(site.settings.runs_dir)
         plain = directory.meters()
         values = None if plain is None else plain.plain("values")
-        return values["metrics"]["number"]["count"] if isinstance(values, dict) else 0
+        metrics = values["collected"]["metrics"] if isinstance(values, dict) else {}
+        return metrics["number"]["count"] if metrics else 0
 
     for _ in range(2):
         before = saved()

@@ -47,6 +47,8 @@ CHANGES: Mapping[str, Any] = {
     "at_once": 3,
     "cpus": 2,
     "cpu_mem": "3G",
+    "on_end": ["ann@example.org"],
+    "on_fail": ["bob@example.org"],
 }
 
 #: The end of a device.

@@ -89,16 +89,15 @@ def test_the_start_of_a_far_terminal_is_in_the_audit_log(far: FarHost) -> None:
 def test_progress_of_a_job_on_another_host_is_shown(far: FarHost) -> None:
     """The queue shows it, and after the end of the host's relay shows none."""
     # Earlier runs of the same name would show a time that is left.
-    words = ["submit", "--mem", "1M", "--name", "epochs", "--", "sh", "-c", "echo epoch 3/10 loss 0.1; exec sleep 600"]
-    job = int(subprocess.run([GPUQUEUE, *words], env=far.environ, capture_output=True, check=True).stdout)
+    submit = ["submit", "--mem", "1M", "--name", "epochs", "--", "sh", "-c", "echo epoch 3/10 loss 0.1; exec sleep 600"]
+    job = int(subprocess.run([GPUQUEUE, *submit], env=far.environ, capture_output=True, check=True).stdout)
 
     def progress() -> Any:
         done = subprocess.run([GPUQUEUE, "queue", "--json"], env=far.environ, capture_output=True, check=True)
         return json.loads(done.stdout)["progress"].get(str(job))
 
-    assert {"share": 0.3, "counts": "epoch 3/10", "left_s": None, "words": "epoch 3/10, 30 %"} == until(
-        progress, what="the progress"
-    )
+    words = {"counts": "epoch 3/10", "words": "epoch 3/10, 30 %"}
+    assert {"share": 0.3, "left_s": None, "ends_at": None, **words} == until(progress, what="the progress")
     with far.served.client("https", "bobs") as bob:
         assert {} == bob.logs.progress(bob.jobs.list())
     with far.served.client("unix") as client:
