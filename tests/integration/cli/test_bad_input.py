@@ -58,7 +58,6 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "notify": ("--json",),
     "snapshots": ("--json", "delete"),
     "drain": ("--all", "--reason", "--at"),
-    "reserve": ("list", "cancel"),
     "lost": ("--yes",),
     "resume": ("--all",),
 }
@@ -68,7 +67,7 @@ EACH_WORD = {"logs", "cancel", "hold", "release", "retry", "move", "tag", "note"
 ELSEWHERE = {
     *("run", "shell", "notebook", "attach", "estimate", "probe", "simulate", "up", "down", "status", "db", "doctor"),
     *("completion", "serve", "login", "logout", "whoami", "token", "audit", "web", "mcp"),
-    *("install", "join", "uninstall", "burst", "cron", "exec"),
+    *("install", "join", "uninstall", "burst", "cron", "exec", "reserve"),
 }
 
 
