@@ -118,7 +118,7 @@ class LocalLine:
 
     def pieces(self) -> Iterator[bytes]:
         """Yield what the shim sends."""
-        with contextlib.suppress(ConnectionResetError):
+        with contextlib.suppress(OSError):  # the shim was killed, or another thread has closed this
             while piece := self._socket.recv(CHUNK_BYTES):
                 yield piece
 
@@ -126,6 +126,7 @@ class LocalLine:
         """Leave the command. A thread that waits for output sees the end."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
 
 
 def connected_to(run_dir: Path, label: str) -> socket.socket:

@@ -9,7 +9,7 @@ import pytest
 from factories import make_spec
 from outbox import RUN, Outbox, known
 
-from gpuqueue.codec import encode_spec
+from gpuqueue.codec.request import encode_spec
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.notifications import Due
 from gpuqueue.model.array import Array

@@ -18,7 +18,7 @@ from bounded import until
 from site_of_one import Site
 
 from gpuqueue.errors import BadRequest, NoResult
-from gpuqueue.executor import task as tasks
+from gpuqueue.executor import executor as tasks
 from gpuqueue.executor.calls import Call, InsideJob
 from gpuqueue.executor.executor import Executor
 from gpuqueue.model.job import JobState

@@ -6,6 +6,7 @@ import json
 import signal
 import time
 from collections.abc import Callable
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -94,7 +95,8 @@ def command_in(run: Shim, ticket: str | None, *argv: str, window: Window | None 
 
 def whole(command: JobCommand) -> str:
     """Return the output of *command*, once it has ended."""
-    return b"".join(chunk for chunk, _ in command.output()).decode()
+    with closing(command):
+        return b"".join(chunk for chunk, _ in command.output()).decode()
 
 
 def test_a_signed_command_is_the_submitter_in_the_place_of_the_job(
@@ -206,4 +208,5 @@ def test_nothing_of_a_command_is_left(
         until(lambda: len(people.running(people.alice)) <= 2, what="the end of the command")
         people.shell(people.alice, f"touch {people.alice.pw_dir}/go")
         assert 0 == run.ended().ending.exit_code
+    command.close()
     until(lambda: [] == people.running(people.alice), what="the end of all processes of alice")
