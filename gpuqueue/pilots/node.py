@@ -212,14 +212,17 @@ class NodePilot:
     # ---- serve ---------------------------------------------------------------------------------------------------
 
     def _watch(self, up: subprocess.Popen[bytes]) -> int:
-        """Wait for the end of *up*, and have it hand back once no run went on for the idle time."""
+        """Wait for the end of *up*, and have it hand back once no run went on for the idle time.
+
+        Time before a worker serves is not idle: a pilot with a short idle time would leave before its first claim.
+        """
         runs, idle_since_s, sent_s = self._work.place / "state" / "runs", time.monotonic(), -AGAIN_S
         while True:
             try:
                 return up.wait(POLL_S)
             except subprocess.TimeoutExpired:
                 now_s = time.monotonic()
-            if any_unsettled(runs):
+            if any_unsettled(runs) or not runs.exists():  # a worker makes the directory when it begins
                 idle_since_s = now_s
             elif not self._ending and now_s - idle_since_s >= self._work.idle_s:
                 print_message("gpuqueue", f"no job ran for {format_duration(self._work.idle_s)}: the pilot gives back")

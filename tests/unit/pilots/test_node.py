@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -69,3 +73,23 @@ def test_what_a_killed_pilot_left_is_removed(tmp_path: Path) -> None:
     assert {mine, lives, none} == {*tmp_path.iterdir()}
     for lock in locks:
         os.close(lock)
+
+
+def test_the_time_before_a_worker_serves_is_not_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pilot with a short idle time left before its first claim, and the rule asked for the next one, without end."""
+    monkeypatch.setattr(node, "POLL_S", 0.01)
+    own = pilot(tmp_path, {})
+    own._work = replace(own._work, idle_s=0.05)
+    script = (
+        "import os, sys, time\n"
+        "while time.monotonic() < float(sys.argv[2]): time.sleep(0.01)\n"
+        "os.makedirs(sys.argv[1])\n"
+        "try: time.sleep(60)\n"
+        "except KeyboardInterrupt: pass\n"
+    )
+    ready_s = time.monotonic() + 1
+    words = [sys.executable, "-c", script, str(tmp_path / "state" / "runs"), str(ready_s)]
+    with subprocess.Popen(words) as up:
+        assert 0 == own._watch(up)
+
+    assert time.monotonic() > ready_s
