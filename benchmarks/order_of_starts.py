@@ -9,15 +9,14 @@ Each line is one trace (gpuqueue/simulator/shapes.py), replayed with the real sc
 gpuqueue as a multiple of first-fit's; LIGHT is the mean wait of the users who together submit the smallest tenth of
 the work; LARGE that of the jobs on the most devices; MOST is the longest wait as a multiple of the best rival's. IDLE
 is the part of all device time that was idle because reserved. END is the time until the last end, as a multiple of
-first-fit's, and STARVED the number of jobs that waited more than five times first-fit's longest wait, or more than
-three days and fifty times as long as they ran. TURN is the mean time from arrival to end as a multiple of first-fit's, in a
+first-fit's. STARVED is the number of jobs that waited more than five times first-fit's longest wait, or more than three
+days and fifty times as long as they ran. TURN is the mean time from arrival to end as a multiple of first-fit's, in a
 replay where runs on one device slow each other (gpuqueue/simulator/replay.py). The aims are in
 docs/internals/order-measured.md; a figure beyond its aim has an exclamation mark.
 
-At the end come the geometric mean (of IDLE and STARVED the mean), the median, the worst trace and the number of traces beyond the aim, also for the
-other policies.
-``emptiest`` is first-fit on the devices with the most free memory: its distance from first-fit shows how much such
-figures differ by chance.
+At the end come the geometric mean (of IDLE and STARVED the mean), the median, the worst trace and the number of traces
+beyond the aim, also for the other policies. ``emptiest`` is first-fit on the devices with the most free memory: its
+distance from first-fit shows how much such figures differ by chance.
 """
 
 from __future__ import annotations
