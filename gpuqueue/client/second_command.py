@@ -113,7 +113,7 @@ class LocalLine:
 
     def send(self, frames: bytes) -> None:
         """Send *frames*."""
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the command has ended
+        with contextlib.suppress(OSError):  # the command has ended, or another thread has closed this
             self._socket.sendall(frames)
 
     def pieces(self) -> Iterator[bytes]:

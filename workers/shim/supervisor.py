@@ -206,22 +206,27 @@ def main(run_dir: str, warm_interpreter: WarmInterpreter | None = None) -> None:
     except NotStarted as no:
         ending = no.ending()
     else:
+        commands = Commands(spec, tree)  # a worker reports the run as running once its process is in the file pid
         with contextlib.suppress(OSError):
             # Not synced, as above. The block allocated for the first line has space for the second.
             add("pid", "".join(identity(pid, boot_id) for pid in (tree.pid, tree.root) if pid is not None))
-        ending = follow(tree, spec, output, shared, began)
+        ending = follow(tree, commands, spec, output, shared, began)
     put_at_last("exit", json.dumps(ending))
 
 
 def follow(
-    tree: Tree, spec: dict[str, Any], output: LogFile | Terminal, shared: SharedMemory | None, began: float
+    tree: Tree,
+    commands: Commands,
+    spec: dict[str, Any],
+    output: LogFile | Terminal,
+    shared: SharedMemory | None,
+    began: float,
 ) -> dict[str, Any]:
     """Watch the run, end all its processes, and return how it ended."""
     names = ["log", "stderr"] if spec["separate_stderr"] else ["log"]
     logs: list[KeptLog | LogLimit] = [KeptLog(name, spec["log_limit_bytes"]) for name in names]
     logs += [LogLimit(name, MAX_REPORTS_BYTES) for name in acl.REPORTED]
     memory = HostMemory() if spec["user"] is None else None  # else its guard watches that
-    commands = Commands(spec, tree)
 
     def check_logs() -> float:
         commands.poll()
