@@ -16,7 +16,7 @@ from gpuqueue.errors import GpuQueueError, Refused
 from gpuqueue.model import ticket
 from gpuqueue.model.job import JobState
 from gpuqueue.system import command_socket
-from gpuqueue.system.terminal_socket import connected, size_frame, typed_frames
+from gpuqueue.system.terminal_socket import size_frame, typed_frames
 from gpuqueue.text.sanitize import in_one_line
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def connected_to(run_dir: Path, label: str) -> socket.socket:
 
     """
     try:
-        return connected(run_dir, command_socket.SOCKET)
+        return command_socket.connected(run_dir)
     except (FileNotFoundError, ConnectionRefusedError):
         raise Refused(
             f"job {label} has just ended, or takes no second command: was it started by an earlier version?"

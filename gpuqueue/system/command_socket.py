@@ -8,21 +8,38 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from gpuqueue.system import terminal_socket
 from gpuqueue.system.terminal_socket import size_frame, typed_frames
 
 if TYPE_CHECKING:
+    import socket
+    from pathlib import Path
+
     from gpuqueue.model.api import SecondCommand
 
-__all__ = ["INPUT_ENDED", "NAMED", "SOCKET", "frame", "frames", "request_frames", "size_frame", "typed_frames"]
+__all__ = [
+    "INPUT_ENDED",
+    "NAMED",
+    "SOCKET",
+    "connected",
+    "frame",
+    "frames",
+    "request_frames",
+    "size_frame",
+    "typed_frames",
+]
 #: The socket in the run directory.
 SOCKET = "exec"
 #: The letter of the frame with the name that a service gives a command, and that with the reason why none runs.
 NAMED, NOT_BEGUN = b"S", b"N"
 #: Most bytes of one frame.
 MAX_BYTES = 0xFFFF
+#: How long the shim of a run that is said to run may take to begin, and the time between two tries, in seconds.
+BEGIN_S, AGAIN_S = 5.0, 0.02
 _HEAD = struct.Struct("!cH")
 
 
@@ -33,6 +50,24 @@ def frame(letter: bytes, payload: bytes = b"") -> bytes:
 
 #: Says that the input has ended.
 INPUT_ENDED = frame(b"Z")
+
+
+def connected(run_dir: Path) -> socket.socket:
+    """Return a connection to the shim in *run_dir*. It may wait, since a run is said to run before its shim begins.
+
+    Raises:
+        FileNotFoundError, ConnectionRefusedError: the run has ended, or takes no second command.
+        OSError: the socket cannot be opened, or belongs to another account.
+
+    """
+    until_s = time.monotonic() + BEGIN_S
+    while True:
+        try:
+            return terminal_socket.connected(run_dir, SOCKET)
+        except FileNotFoundError:
+            if time.monotonic() > until_s or not run_dir.is_dir() or (run_dir / "exit").exists():
+                raise
+        time.sleep(AGAIN_S)
 
 
 def request_frames(command: SecondCommand, ticket: str | None) -> bytes:

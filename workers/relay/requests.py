@@ -27,11 +27,10 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.file_patterns import file_patterns
 from gpuqueue.settings.settings import Settings
-from gpuqueue.system import progress_file
-from gpuqueue.system.command_socket import SOCKET as COMMAND_SOCKET
+from gpuqueue.system import command_socket, progress_file
 from gpuqueue.system.logs import LOG as LOG_NAME
 from gpuqueue.system.safe_open import read_small
-from gpuqueue.system.terminal_socket import TerminalSocket, connected
+from gpuqueue.system.terminal_socket import TerminalSocket
 from gpuqueue.text.json_fields import Fields
 from workers.relay.link import Link, Refusal, ServiceAway
 from workers.relay.logs import PART_BYTES, Followed, LogProgress, RunLogs
@@ -382,7 +381,7 @@ class PassedCommand:
         Return why there is no command, "" if all was passed on, None if the service has ended the request.
         """
         try:
-            line = connected(self._request.run.run_directory(self._settings), COMMAND_SOCKET)
+            line = command_socket.connected(self._request.run.run_directory(self._settings))
         except (FileNotFoundError, ConnectionRefusedError):
             return "the job has just ended, or takes no second command: was it started by an earlier version?"
         with closing(line):

@@ -356,9 +356,9 @@ class Passing:
         self._obey(self._frames.early)
         while not (self._is_left or self._is_over) and time.monotonic() < settled:
             self._step(min(ALIVE_S, settled - time.monotonic()))
+            is_left_over = self._tree.reap()
             if self._tree.status is not None and not self._ends.outputs:
                 break
-            is_left_over = self._tree.reap()
             if self._tree.status is not None and is_left_over and settled == float("inf"):
                 settled = time.monotonic() + SETTLE_S
         if self._ends.has_terminal and self._tree.status is None:

@@ -146,7 +146,9 @@ def test_a_command_goes_on_without_the_worker_and_begins_below_the_next_one(site
     site.start_recorder()
     worker = site.start_worker()
     job = started(site)
-    command = begun(site, job, "cat")
+    command = begun(site, job, "sh", "-c", "echo begun; exec cat")
+    assert command.stdout is not None
+    assert b"begun\n" == command.stdout.readline()
     worker.kill()
     worker.wait(60)
     site.start_worker()
