@@ -107,3 +107,20 @@ def test_a_worker_that_stops_does_not_wait_for_an_old_run(settings: Settings) ->
     stopping.set()
     with pytest.raises(Detached):
         end_earlier(run_of(settings, "2.bbbb"), settings, stopping)
+
+
+def test_a_run_that_is_settled_meanwhile_leaves_no_file(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To wait for the end of a run is to try its lock, which makes the file anew once another worker has removed it."""
+    old, new = run_of(settings, "1.aaaa"), run_of(settings, "2.bbbb")
+
+    def ended_and_settled(directory: RunDir, *_: object) -> bool:
+        directory.settle()
+        fd = directory.try_lock()
+        assert fd is not None
+        os.close(fd)
+        return True
+
+    monkeypatch.setattr(runner, "end_run", ended_and_settled)
+    end_earlier(new, settings, SteadyEvent())
+
+    assert [] == [*old.directory.path.iterdir()]
