@@ -12,6 +12,7 @@ from gpuqueue.clock import SystemClock, from_epoch_ms, to_epoch_ms
 from gpuqueue.errors import BadRequest, Impossible
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.calendar import CalendarReservation, together
+from gpuqueue.model.job_ref import MAX_ID
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.settings.parsers import read_host
 from gpuqueue.text.sanitize import brief, is_name, plain
@@ -219,7 +220,8 @@ def cancelled(connection: Connection, reservation: int, user: str | None = None)
         Refused: it is not of *user*.
 
     """
-    if not connection.queue.devices.cancel_reservation(reservation, user=user):
+    is_id = 0 < reservation <= MAX_ID
+    if not is_id or not connection.queue.devices.cancel_reservation(reservation, user=user):
         raise BadRequest(f"there is no reservation {reservation}: see gpuqueue reserve list")
 
 

@@ -409,6 +409,7 @@ ERRORS: dict[str, Callable[[Client, Job, Job], Any]] = {
     "reserve backwards": lambda client, *_: client.devices.reserve("0", begin="2h", until=datetime.now(timezone.utc)),
     "reserve for nobody": lambda client, *_: client.devices.reserve("0", until="2h", users=["a b"]),
     "cancel no reservation": lambda client, *_: client.devices.cancel_reservation(10**9),
+    "cancel what cannot be a reservation": lambda client, *_: client.devices.cancel_reservation(-7),
     "resume unknown": lambda client, *_: client.devices.resume("77"),
     "lost unknown": lambda client, *_: client.devices.lost("nowhere"),
     "lost nonsense": lambda client, *_: client.devices.lost("no host"),
