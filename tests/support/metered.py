@@ -16,12 +16,12 @@ def until_seen(**least: int) -> None:
 
     The names are those of the file ``meters`` in the run's directory, which the worker writes with each heartbeat.
     """
-    _until(lambda meter: all((meter[name] or 0) >= value for name, value in least.items()), f"{least}")
+    _until(lambda meter: all((meter.get(name) or 0) >= value for name, value in least.items()), f"{least}")
 
 
 def until_seen_last(held_bytes: int) -> None:
     """Wait until the worker's latest sample is *held_bytes*."""
-    _until(lambda meter: [held_bytes] == meter["trace"]["steps"][-1:], f"{held_bytes} bytes")
+    _until(lambda meter: [held_bytes] == meter.get("trace", {}).get("steps", [])[-1:], f"{held_bytes} bytes")
 
 
 def _until(is_so: Callable[[Any], bool], what: str) -> None:
