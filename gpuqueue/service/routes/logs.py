@@ -216,20 +216,25 @@ async def read_figures(request: Request, name: str) -> Response:
     site = site_of(request)
 
     def work(call: Call) -> tuple[bool, RunFigures | Wanted | None]:
-        record = call.client.jobs.newest(name)
-        owner, run = record.job.spec.account, record.last_run
+        owner = call.client.jobs.get(name).spec.account
         call.must(Action.SEE_JOBS, owner)
         sees_values = call.may(Action.SEE_ARGUMENTS, owner) and call.may(Action.SEE_LOGS, owner)
-        if run is None or run.ended_at is not None:
-            return sees_values, None
-        asked = wanted(call.connection.settings, record.job, run)
-        return sees_values, asked or figures_of(call.connection.settings, run)
+        return sees_values, running_figures(call, name)
 
     sees_values, found = await site.work(request, work)
     if isinstance(found, Wanted):
         found = await site.relays.figures(found.run)
     figures = found or RunFigures()
     return answered(figures if sees_values else replace(figures, values=None))
+
+
+def running_figures(call: Call, job: int | str) -> RunFigures | Wanted | None:
+    """Return the figures of the newest run of *job*, or whom to ask for them; None if it does not go on."""
+    record, settings = call.client.jobs.newest(job), call.connection.settings
+    run = record.last_run
+    if run is None or run.ended_at is not None:
+        return None
+    return wanted(settings, record.job, run) or figures_of(settings, run)
 
 
 @route(router, "POST /progress", answer=dict[int, Progress], body=ProgressRequest)

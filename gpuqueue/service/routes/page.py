@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
+from itertools import islice
+from math import isfinite
 from typing import Annotated
 
 from starlette.requests import Request
@@ -33,14 +36,16 @@ from gpuqueue.model.page import (
 )
 from gpuqueue.model.progress import Progress
 from gpuqueue.model.queue_query import PARAMETERS, QueueQuery
+from gpuqueue.model.run_figures import RunFigures
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.service.call import Call
+from gpuqueue.service.following import Wanted
 from gpuqueue.service.identity.browser_sessions import CODE_S, LONGEST_S
 from gpuqueue.service.new_jobs import retried, spec_of_retry, submitted
 from gpuqueue.service.responses import NotHere
 from gpuqueue.service.routes.described import Depends, Operations, Query, of_fields, operation, route, route_of
 from gpuqueue.service.routes.jobs import Key, keyed_request, new_job_answer
-from gpuqueue.service.routes.logs import progress_of
+from gpuqueue.service.routes.logs import progress_of, running_figures
 from gpuqueue.service.site import answered, body_of, credentials_of, is_tls, site_of
 from gpuqueue.service.web.answers import negotiated
 from gpuqueue.service.web.cookie import check_own_page, cookie_name, session_of, set_cookie
@@ -339,6 +344,8 @@ def _seen(call: Call) -> Seen:
     return Seen(account, call.may(Action.SEE_JOBS))
 
 
+#: Most running members of an array whose metrics are read while they run.
+MAX_REPORTING = 64
 _member_query = of_fields(
     MemberQuery,
     {
@@ -380,25 +387,54 @@ def job_story(call: Call, name: str) -> tuple[StoryStep, ...]:
     return story_for(call, name)
 
 
-@operation(router, "GET /jobs/{name}/members", answer=MemberTable)
-def array_members(
-    call: Call, request: Request, name: str, query: Annotated[MemberQuery, Depends(_member_query)]
-) -> Response:
+@route(router, "GET /jobs/{name}/members", answer=MemberTable)
+async def array_members(request: Request, name: str, query: Annotated[MemberQuery, Depends(_member_query)]) -> Response:
     """Return a part of the members of an array, filtered and sorted, with their values of the sweep and their metrics.
 
     The metrics need the rights to the arguments and to the output. ``If-None-Match`` works as for ``/queue-table``.
     """
-    call.must_see_jobs()
     site = site_of(request)
-    job = call.job(call.client.jobs.get(name))
-    state = site.queue_copy.state()  # before the history, which gets a member before the queue deletes it
-    live = {each.id - job.id - 1: each for each in state.rows.values() if each.array_id == job.id}
-    owner, database = job.spec.account, call.connection.database
-    sees_metrics = call.may(Action.SEE_ARGUMENTS, owner) and call.may(Action.SEE_LOGS, owner)
-    members = Members(
-        job=job,
-        live=live,
-        recorded=partial(database.recorded_members, job.id),
-        measured=partial(database.member_metrics, job.id) if sees_metrics else None,
-    )
-    return site.answers.once(request, members.table(query, state.at))
+    reported = await _reported_so_far(request, name)
+
+    def work(call: Call) -> Response:
+        call.must_see_jobs()
+        job = call.job(call.client.jobs.get(name))
+        state = site.queue_copy.state()  # before the history, which gets a member before the queue deletes it
+        database = call.connection.database
+        members = Members(
+            job=job,
+            live={each.id - job.id - 1: each for each in state.rows.values() if each.array_id == job.id},
+            recorded=partial(database.recorded_members, job.id),
+            measured=partial(database.member_metrics, job.id) if _sees_metrics(call, job) else None,
+            reported=reported,
+        )
+        return site.answers.once(request, members.table(query, state.at))
+
+    return await site.work(request, work, is_first=False)
+
+
+def _sees_metrics(call: Call, job: Job) -> bool:
+    owner = job.spec.account
+    return call.may(Action.SEE_ARGUMENTS, owner) and call.may(Action.SEE_LOGS, owner)
+
+
+async def _reported_so_far(request: Request, name: str) -> dict[int, dict[str, float]]:
+    """Return the last values that the running members of an array have reported, by their indexes."""
+    site = site_of(request)
+
+    def work(call: Call) -> dict[int, RunFigures | Wanted | None]:
+        call.must_see_jobs()
+        job = call.client.jobs.get(name)
+        if not _sees_metrics(call, job):
+            return {}
+        rows = (each for each in site.queue_copy.state().rows.values() if each.array_id == job.id)
+        running = islice((each.id for each in rows if each.state is JobState.RUNNING), MAX_REPORTING)
+        return {each - job.id - 1: running_figures(call, each) for each in running}
+
+    async def known(found: RunFigures | Wanted | None) -> dict[str, float]:
+        figures = await site.relays.figures(found.run) if isinstance(found, Wanted) else found
+        values = figures.values if figures is not None else None
+        return {} if values is None else {key: value for key, value in values.last().items() if isfinite(value)}
+
+    found = await site.work(request, work)
+    return dict(zip(found, await asyncio.gather(*map(known, found.values())), strict=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from datetime import datetime
 from itertools import islice
 from typing import Any
@@ -52,13 +52,14 @@ class Members:
     """What is known of the members of one array: the array, those that run, and how to read those of the history.
 
     ``recorded`` reads the members with an index between two, both included. ``measured`` reads their metrics; None for
-    a caller who may not see them.
+    a caller who may not see them. ``reported`` has what the running ones have reported so far.
     """
 
     job: Job
     live: Mapping[int, QueueRow]
     recorded: Callable[[int, int], Mapping[int, RecordedMember]]
     measured: Measured | None = None
+    reported: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
 
     def table(self, query: MemberQuery, at: datetime) -> MemberTable:
         """Return the part of the members that *query* asks for.
@@ -97,7 +98,10 @@ class Members:
         )
 
     def _metrics(self, indexes: Collection[int], name: str | None = None) -> Mapping[int, Mapping[str, float]]:
-        return {} if self.measured is None or not indexes else self.measured(indexes, name)
+        if self.measured is None or not indexes:
+            return {}
+        reported = {each: self.reported[each] for each in indexes if self.reported.get(each)}
+        return {**self.measured(indexes, name), **reported}
 
     def _counts(self, array: Array) -> dict[str, int]:
         """Return the number of members by state. Those whose end is not recorded yet have none."""

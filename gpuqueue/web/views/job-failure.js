@@ -16,6 +16,11 @@ function lastLines(bytes) {
   return log.lines.map(textOf).join("\n").trimEnd().split("\n").slice(-MOST_LINES).join("\n");
 }
 
+/** Scroll to the end: the last lines say why. @param {HTMLElement | null} element */
+const toItsEnd = (element) => {
+  if (element) element.scrollTop = element.scrollHeight;
+};
+
 /** @param {{path: string, run: Run, stream: string}} props */
 function Last({ path, run, stream }) {
   const [text, setText] = useState("");
@@ -28,7 +33,7 @@ function Last({ path, run, stream }) {
   if (!text) return null;
   return html`
     <h3>${stream === "stderr" ? "The last errors that it wrote" : "The last lines that it wrote"}</h3>
-    <pre class="last-lines" tabindex="0" role="region" aria-label="Last lines, scrollable">${text}</pre>
+    <pre class="last-lines" ref=${toItsEnd} tabindex="0" role="region" aria-label="Last lines, scrollable">${text}</pre>
   `;
 }
 

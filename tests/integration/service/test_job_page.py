@@ -7,6 +7,7 @@ import json
 import ssl
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,10 +16,12 @@ from factories import make_offer, must_claim, serve
 from service_fixtures import ServedSite, ask, mine
 
 from gpuqueue.client import Client
+from gpuqueue.codec import figures_file
 from gpuqueue.model.device import Health, Peak, PeakSource, Timeline
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_values import JobValues, Metric, Reported
 from gpuqueue.model.run import Ending, EndingKind, RunDevice
+from gpuqueue.model.run_figures import RunFigures
 from gpuqueue.model.run_mark import MarkKind
 from gpuqueue.queue.lease import Alive, Claim
 from gpuqueue.service.routes.logs import MOST_BYTES
@@ -202,7 +205,11 @@ def test_an_array_shows_its_members_with_their_values(owner: Client, served: Ser
     job = owner.jobs.submit(["true", "{lr}", "{seed}"], mem="1G", sweep=["lr=1e-3,1e-4", "seed=0..1"], env={})
     loss = Metric(name="loss", count=1, last=Reported(value=0.5, after_s=1.0))
     finish(served, started(served, job.id + 1), status=3, values=JobValues(metrics=(loss,)))
-    started(served, job.id + 2)
+    so_far = RunFigures(values=JobValues(metrics=(replace(loss, last=Reported(value=0.25, after_s=1.0)),)))
+    claim = started(served, job.id + 2)
+    (served.settings.runs_dir / str(claim.job_id) / claim.token / figures_file.NAME).write_text(
+        figures_file.written(so_far)
+    )
     path = f"/jobs/{job.id}/members"
     until(lambda: [each["state"] for each in seen(served, path)["rows"]][:2] == ["failed", "running"], what="the run")
     found = seen(served, path)
@@ -217,6 +224,9 @@ def test_an_array_shows_its_members_with_their_values(owner: Client, served: Ser
         found["metrics"],
         *(found["rows"][0][each] for each in ("metrics", "id")),
     )
+    assert {"loss": 0.25} == found["rows"][1]["metrics"], "a running member has what it has reported so far"
+    by_loss = seen(served, f"{path}?sort=metric&axis=loss")
+    assert [1, 0] == [each["index"] for each in by_loss["rows"]][:2]
     waiting = seen(served, f"{path}?state=queued")
     assert (2, {"queued": 2, "running": 1, "failed": 1}) == (waiting["total"], waiting["counts"])
     others = seen(served, path, "bobs")
