@@ -83,7 +83,10 @@ class JobCommand:
                 status, _, ended = payload.partition(b" ")
                 self.status, self.run_has_ended = int(status), bool(ended)
                 return
-        raise Refused("the command was ended before it could say how: its job, or the host of the job, is gone")
+        raise Refused(
+            "the command was ended before it could say how: its job, the host of the job or the service is gone; "
+            "gpuqueue show says whether the job goes on"
+        )
 
     def close(self) -> None:
         """Leave the command, which ends."""

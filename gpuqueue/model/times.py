@@ -55,7 +55,7 @@ def _past(text: str) -> datetime:
     except BadRequest:
         pass
     try:
-        return from_iso(text).astimezone()
+        return _local(from_iso(text))
     except (ValueError, OverflowError):  # OverflowError: the year 1 in a time zone ahead of UTC
         raise BadRequest(f"{brief(text)} is no time: write {PASTS}") from None
 
@@ -125,7 +125,7 @@ def _start(text: str, now: datetime) -> datetime | None:
         try:
             return now + timedelta(seconds=parse_duration("" if _CLOCK.fullmatch(raw) else raw.removeprefix("now+")))
         except BadRequest:
-            return from_iso(raw).astimezone()
+            return _local(from_iso(raw))
     except (ValueError, OverflowError):
         raise BadRequest(f"{brief(text)} is no time to begin: write {BEGINS}") from None
 
@@ -153,7 +153,19 @@ def _time_after(text: str) -> time:
 
 def _on(now: datetime, days: int, at: time = _MIDNIGHT) -> datetime:
     """Return a local time of day on the day *days* after that of *now*."""
-    return datetime.combine(now.astimezone().date() + timedelta(days=days), at).astimezone()
+    return _local(datetime.combine(now.astimezone().date() + timedelta(days=days), at))
+
+
+def _local(moment: datetime) -> datetime:
+    """Return *moment* in local time, which it is in if it has no time zone.
+
+    A time that a change of the clocks leaves out is as long after the change as it would have been after its start. Of
+    one that comes twice it is the first.
+    """
+    found = moment.astimezone()
+    if moment.tzinfo is not None or found.replace(tzinfo=None) == moment:
+        return found
+    return max(found, moment.replace(fold=1).astimezone())
 
 
 def _next(now: datetime, at: time) -> datetime:

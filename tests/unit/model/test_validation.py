@@ -57,6 +57,22 @@ def test_a_weekday_keeps_its_time_of_day_over_the_end_of_summer_time(monkeypatch
         time.tzset()
 
 
+@pytest.mark.parametrize(
+    ("text", "awaited"), [("2027-03-28 02:30", "2027-03-28T01:30Z"), ("2027-10-31 02:30", "2027-10-31T00:30Z")]
+)
+def test_a_time_that_the_clocks_leave_out_is_after_their_change(
+    text: str, awaited: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was an hour before, so a job started before its time. One that comes twice is the first."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        assert from_iso(awaited) == times.begin(text, now=NOW)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
 @pytest.mark.parametrize("past", ["now", "none", "2020-01-01", NOW - timedelta(days=1), None])
 def test_what_has_been_means_at_once(past: object) -> None:
     """A time in the past means now, as in Slurm."""
