@@ -52,6 +52,13 @@ def ended(script: str) -> Ref:
     return ref
 
 
+def recorded(slurm: AccountedSlurm, ref: Ref) -> None:
+    """Wait until the accounting has the end of the job itself: that of its step comes before."""
+    row = ("sacct", "--noheader", "--parsable2", "--allocations", "--duplicates", "--format=State")
+    named = (f"--name={NAME}{ref.key}", "--starttime=now-1days")
+    until(lambda: slurm.command(*row, *named) == "FAILED", what="the accounting", timeout_s=60)
+
+
 def forget(slurm: AccountedSlurm) -> None:
     """Let slurmctld forget all jobs, as it does minutes after their end."""
     slurm.kill_controller()
@@ -65,9 +72,10 @@ def test_an_end_that_slurmctld_has_forgotten_is_known(slurm: AccountedSlurm) -> 
     """State, exit code, node and times come from the accounting, and the key still leads to the job."""
     before_s = time.time()
     ref = ended("exit 3")
-    until(lambda: "FAILED" in slurm.command("sacct", "--noheader", f"--jobs={ref.id}"), what="the accounting")
+    recorded(slurm, ref)
     forget(slurm)
     engine = Slurm(SlurmAccess(absent_s=0.0))
+    until_phase(engine, ref, Phase.ENDED)  # by name, sacct finds a job some seconds after its end
 
     assert (Phase.ENDED, "failed") == (status_of(engine, ref).phase, status_of(engine, ref).word)
     assert [(ref, Phase.ENDED)] == [(each, status.phase) for each, status in engine.find([ref.key]).items()]
@@ -84,7 +92,7 @@ def test_an_end_that_slurmctld_has_forgotten_is_known(slurm: AccountedSlurm) -> 
 def test_accounting_that_is_away_or_hangs_ends_nothing(slurm: AccountedSlurm) -> None:
     """What nobody can say is unknown, with the reason. Accounting that comes back says it."""
     ref = ended("exit 4")
-    until(lambda: "FAILED" in slurm.command("sacct", "--noheader", f"--jobs={ref.id}"), what="the accounting")
+    recorded(slurm, ref)
     forget(slurm)
     engine = Slurm(SlurmAccess(absent_s=0.0, ask_s=3.0))
     slurm.pause_accounting()
@@ -137,7 +145,7 @@ def test_the_gpu_memory_of_a_whole_job_is_its_peak(slurm: AccountedSlurm, home: 
     slurm.write(
         "\n".join(
             f"UPDATE private_step_table SET tres_usage_in_max='{number}={size}' WHERE id_step={step} AND job_db_inx="
-            f"(SELECT job_db_inx FROM private_job_table WHERE id_job={ref} AND job_name LIKE '{NAME}%');"
+            f"(SELECT MAX(job_db_inx) FROM private_job_table WHERE id_job={ref} AND job_name LIKE '{NAME}%');"
             for step, size in used.items()
         )
     )

@@ -38,9 +38,9 @@ pytestmark = [
 RATIOS = {
     ("submit", "--mem", "1M", "--", "true"): (1.83, 1.87, 1.86, 1.85),
     ("submit", "--mem", "12G", "SCRIPT"): (2.13, 2.17, 2.16, 2.15),  # the text of the script is judged
-    ("queue",): (1.85, 1.90, 1.87, 1.88),
+    ("queue",): (1.86, 1.91, 1.88, 1.89),
     ("cancel", "LIVE"): (1.58, 1.63, 1.61, 1.61),  # why a store does not answer
-    ("logs", "ENDED"): (1.79, 1.84, 1.82, 1.82),
+    ("logs", "ENDED"): (1.81, 1.86, 1.84, 1.84),
     ("wait", "ENDED"): (1.81, 1.86, 1.83, 1.83),  # it reads the notes of the last run as well
     ("show", "ENDED"): (1.90, 1.96, 1.93, 1.93),  # limits of a run, files that did not travel, failed members
 }

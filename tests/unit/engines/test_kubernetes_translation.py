@@ -38,6 +38,7 @@ def test_without_the_client_the_line_says_how_to_get_it(monkeypatch: pytest.Monk
 
 def test_a_service_in_a_pod_uses_the_account_of_its_pod(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless the settings name a file."""
+    pytest.importorskip("kubernetes", reason="the client of Kubernetes is an extra")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "9")
     with pytest.raises(EngineUnreachable, match="no usable configuration of Kubernetes: Service token file does not"):
