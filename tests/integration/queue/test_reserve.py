@@ -243,30 +243,6 @@ def test_devices_are_reserved_for_one_job_at_a_time(queue: JobQueue, store: redi
         wait_on(store, job_id, 61)
 
 
-def test_a_short_job_has_its_turn_before_a_long_one_that_waited_as_long(queue: JobQueue, store: redis.Redis) -> None:
-    # Ten minutes of work that have waited for an hour are worse off than a day of work that has waited for two.
-    serve(queue)
-    submit_and_claim(queue, mem_bytes=4 * GIB, time_limit_s=600)
-    long = submit(queue, mem_bytes=22 * GIB, time_limit_s=86400)
-    short = submit(queue, mem_bytes=23 * GIB, time_limit_s=600)
-    waited(queue, store, long, 2 * 3600)
-    waited(queue, store, short, 3600)
-
-    assert {short: ("GPU-0",)} == reserve(queue)
-
-
-def test_a_long_job_has_its_turn_when_it_has_waited_long_enough(queue: JobQueue, store: redis.Redis) -> None:
-    # The expected duration counts up to a day, so that jobs of weeks are not put off for months.
-    serve(queue)
-    submit_and_claim(queue, mem_bytes=4 * GIB, time_limit_s=600)
-    short = submit(queue, mem_bytes=23 * GIB, time_limit_s=600)
-    long = submit(queue, mem_bytes=22 * GIB, time_limit_s=30 * 86400)
-    waited(queue, store, long, 8 * 86400)
-    waited(queue, store, short, 3600)
-
-    assert {long: ("GPU-0",)} == reserve(queue)
-
-
 def test_a_job_that_waits_anew_has_its_turn_by_the_new_wait(queue: JobQueue, store: redis.Redis) -> None:
     """A reservation that was dropped before the job was held does not put it before those that came meanwhile."""
     serve(queue)

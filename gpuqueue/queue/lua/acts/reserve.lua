@@ -2,8 +2,8 @@
 -- Any process may call this, as often as it likes. The rules, for users in docs/explanation/order.md, with their
 -- reasons in decision 19:
 --
--- 1. Turn: the job that has waited longest for its duration (`urgency` in prospects.lua), of the highest priority. A job
---    whose reservation was dropped counts as one that began to wait then.
+-- 1. Turn: the job that has waited longest, of the highest priority. A job whose reservation was
+--    dropped counts as one that began to wait then.
 -- 2. End: a reservation lasts as long as the job had waited. On more than a quarter of all devices (MOST_PART) it lasts for
 --    a shorter time, so that the product is the same: on all devices for a quarter of the wait.
 -- 3. Prospect: only if the job is likely to start within half of that (prospects.lua).
@@ -245,8 +245,7 @@ local function consider(job)
   return true
 end
 
--- Reserve for the jobs that have waited longest for their duration; after a dropped reservation a job is as one that came
--- then. `urgency`: see prospects.lua.
+-- Reserve for the jobs that have waited longest; after a dropped reservation a job is as one that came then.
 local function fill_at(priority, limits)
   local jobs = {}
   oldest_first(priority, last_that_waits(), function(id, user, shape)
@@ -258,14 +257,13 @@ local function fill_at(priority, limits)
       if could_be_hosted(served, shape, user) then -- else it costs no try
         local dropped = tonumber(call('HGET', job_key(id), F.dropped_ms) or '') or 0
         limits.tried = limits.tried + 1
-        jobs[#jobs + 1] = {id = id, user = user, shape = shape, since = since,
-          urgency = urgency(now - math.max(since, dropped), asks_of(shape), user)}
+        jobs[#jobs + 1] = {id = id, user = user, shape = shape, since = since, turn = math.max(since, dropped)}
       end
     end
     return limits.tried == MOST_SHAPES or limits.checks > MOST_CHECKS
   end)
   table.sort(jobs, function(a, b)
-    if a.urgency ~= b.urgency then return a.urgency > b.urgency end
+    if a.turn ~= b.turn then return a.turn < b.turn end
     return tonumber(a.id) < tonumber(b.id)
   end)
   for _, job in ipairs(jobs) do

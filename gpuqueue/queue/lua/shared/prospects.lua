@@ -1,10 +1,9 @@
--- When runs are likely to end, whose turn it is, and whether a job is likely to start soon enough for a reservation.
--- Goes before reserve.lua, after capacity.lua.
-local foresee, latest_start, judged_at, has_prospects, urgency
+-- When runs are likely to end, and whether a job is likely to start soon enough for a reservation. Goes before
+-- reserve.lua, after capacity.lua.
+local foresee, latest_start, judged_at, has_prospects
 do
 local USUAL_MS = 600000 -- taken for a run of a user without any ended run, as for usage (fair_share.lua)
 local STEP_MS = 300000 -- prospects change in such steps, so that a replay need not judge them all the time
-local A_DAY_MS = 86400000
 local NEVER_MS = 365 * 86400000 -- a run that has outlived its time limit hangs
 
 -- Turn `ends` of each run on these devices into when it is likely to end: after as long as its user's runs usually take,
@@ -36,16 +35,6 @@ function latest_start(found, runs, now)
     end
   end
   return latest
-end
-
--- Return the wait of a job as a multiple of how long it is expected to hold its devices: its time limit, else what nine of
--- ten earlier runs took, else the usual duration of its user's runs. (The response ratio of Brinch Hansen, "An Analysis of
--- Response Ratio Scheduling", 1971.) The duration counts from ten minutes, so that no trivial job is first, to a day, so
--- that a job of a week need not wait for months.
-function urgency(waited_ms, asks, user)
-  local lasts_ms = 1000 * (asks.limit_s > 0 and asks.limit_s or asks.want.lasts_s or 0)
-  if lasts_ms == 0 then lasts_ms = 1000 * (tonumber(call('HGET', P .. 'usual', user) or '') or 0) end
-  return waited_ms / math.min(A_DAY_MS, math.max(USUAL_MS, lasts_ms))
 end
 
 function judged_at(now) return now - now % STEP_MS end
