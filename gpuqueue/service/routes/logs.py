@@ -229,7 +229,7 @@ async def read_figures(request: Request, name: str) -> Response:
 
 
 def running_figures(call: Call, job: int | str) -> RunFigures | Wanted | None:
-    """Return the figures of the newest run of *job*, or whom to ask for them; None if it does not go on."""
+    """Return the figures of the newest run of *job*, or what to ask its host for; None if it does not go on."""
     record, settings = call.client.jobs.newest(job), call.connection.settings
     run = record.last_run
     if run is None or run.ended_at is not None:
