@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 GPU = Device(uuid="GPU-none", index=0, name="none", kind=DeviceKind.GPU, total_bytes=10)
+#: So many that no other process of this machine is on the last one by its index: other tests use 0 and 1.
+MANY = "30x24G"
 
 
 @pytest.mark.parametrize(
@@ -166,13 +168,13 @@ def test_two_sites_on_one_machine_do_not_see_each_others_jobs(tmp_path: Path) ->
     runs_dir = tmp_path / "runs"
     runs_dir.mkdir()
     (tmp_path / "same").symlink_to(runs_dir)
-    backend = SimulatedBackend(f"unit{os.getpid()}", "24G", runs_dir)
-    device = backend.devices()[0]
+    backend = SimulatedBackend(f"unit{os.getpid()}", MANY, runs_dir)
+    device = backend.devices()[-1]
     run_dirs = [runs_dir / "7" / "1.a", tmp_path / "same" / "8" / "1.b", tmp_path / "other" / "7" / "1.c", None]
     with contextlib.ExitStack() as stack:
         own, linked, other, by_hand = [stack.enter_context(_on(device.uuid, run_dir)) for run_dir in run_dirs]
         assert {own, linked, by_hand} == backend.reading(device).processes.keys()
-        of_all = SimulatedBackend(f"unit{os.getpid()}", "24G")
+        of_all = SimulatedBackend(f"unit{os.getpid()}", MANY)
         assert {own, linked, by_hand, other} == of_all.reading(device).processes.keys()
 
 
@@ -195,8 +197,8 @@ def _on(uuid: str, run_dir: Path | None) -> Iterator[int]:
 
 def test_a_process_that_changes_its_program_changes_its_devices() -> None:
     """A process has a new environment after exec(), so the cached environment must be dropped."""
-    backend = SimulatedBackend(f"unit{os.getpid()}", "24G")
-    device = backend.devices()[0]
+    backend = SimulatedBackend(f"unit{os.getpid()}", MANY)
+    device = backend.devices()[-1]
     code = (
         "import os, sys; print('ready', flush=True); sys.stdin.readline();"
         f"os.environ['CUDA_VISIBLE_DEVICES'] = '{device.uuid}';"
