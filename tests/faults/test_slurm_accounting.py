@@ -142,14 +142,18 @@ def test_the_gpu_memory_of_a_whole_job_is_its_peak(slurm: AccountedSlurm, home: 
     until(lambda: slurm.command(*steps).count("COMPLETED") == 2, what="both steps")
     number = dict(line.split("|")[::-1] for line in tres(slurm))["gpumem"]
     used = {0: 3 * GIB, 1: 5 * GIB + 512 * 1024**2}
-    slurm.write(
-        "\n".join(
-            f"UPDATE private_step_table SET tres_usage_in_max='{number}={size}' WHERE id_step={step} AND job_db_inx="
-            f"(SELECT MAX(job_db_inx) FROM private_job_table WHERE id_job={ref} AND job_name LIKE '{NAME}%');"
-            for step, size in used.items()
-        )
+    statements = "\n".join(
+        f"UPDATE private_step_table SET tres_usage_in_max='{number}={size}' WHERE id_step={step} AND job_db_inx="
+        f"(SELECT MAX(job_db_inx) FROM private_job_table WHERE id_job={ref} AND job_name LIKE '{NAME}%');"
+        for step, size in used.items()
     )
-    until(lambda: "gres/gpumem=" in slurm.command(*steps), what="the accounting", timeout_s=120)
+
+    def is_written() -> bool:  # slurmdbd shows rows that it has not committed yet, and stores them anew after this
+        slurm.write(statements)
+        until(lambda: slurm.run(*steps).returncode == 0, what="slurmdbd", timeout_s=60)
+        return "gres/gpumem=" in slurm.command(*steps)
+
+    until(is_written, what="the memory in the accounting", timeout_s=150)
     go.touch()
     record = site.ended(job)
 
