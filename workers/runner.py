@@ -179,7 +179,7 @@ def end_earlier(run: LiveRun, settings: Settings, stopping: SteadyEvent) -> None
                 raise NotStarted(f"its earlier run {directory.token} here does not end", host_lacks=NO_EVIDENCE)
             if not directory.has_exit():
                 sweep_run(directory.token, settings.launcher_in_use)
-            if not directory.claimed:  # settled meanwhile: to wait for its lock has made the file anew
+            if not directory.claimed:  # settled meanwhile, and our try of its lock made the file again
                 directory.settle()
     except OSError as error:
         raise NotStarted(error.strerror or str(error), host_failed=True) from error

@@ -212,15 +212,13 @@ class AccessPolicy:
 
 #: The actions that concern the site, not what belongs to somebody.
 ON_SITE = (
-    *(
-        Action.SEE_SITE,
-        Action.SUBMIT,
-        Action.DRAIN,
-        Action.RESERVE,
-        Action.LOSE_HOST,
-        Action.SET_RULES,
-        Action.SEE_AUDIT,
-    ),
+    Action.SEE_SITE,
+    Action.SUBMIT,
+    Action.DRAIN,
+    Action.RESERVE,
+    Action.LOSE_HOST,
+    Action.SET_RULES,
+    Action.SEE_AUDIT,
 )
 
 

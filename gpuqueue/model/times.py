@@ -159,8 +159,7 @@ def _on(now: datetime, days: int, at: time = _MIDNIGHT) -> datetime:
 def _local(moment: datetime) -> datetime:
     """Return *moment* in local time, which it is in if it has no time zone.
 
-    A time that a change of the clocks leaves out is as long after the change as it would have been after its start. Of
-    one that comes twice it is the first.
+    In the hour that summer time skips, 02:30 is 03:30. In the hour that comes twice, it is the first 02:30.
     """
     found = moment.astimezone()
     if moment.tzinfo is not None or found.replace(tzinfo=None) == moment:

@@ -1,7 +1,7 @@
 """When running jobs have probably ended: one moment for each run, for all who ask.
 
-What a bar foretells changes with each line of output. So that the queue, the devices, the page of a job and ``why`` say
-the same time, a moment stays as it is until the run foretells another one.
+The prediction of a progress bar changes with each line of output. The queue, the devices, the page of a job and ``why``
+must show the same time. So a moment stays as it is until the prediction differs from it by more than a little.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from datetime import datetime, timedelta, timezone
 
 from gpuqueue.model.progress import Progress
 
-#: A moment stays while the run foretells one that is no further away: in seconds, and as a share of the time left.
+#: The largest difference between a moment and a new prediction that keeps the moment: in seconds, and as a share of the
+#: time left.
 NEAR_S, NEAR_SHARE = 60.0, 0.1
 #: Most jobs whose moment is kept. Those that were asked for longest ago are forgotten first.
 MOST_JOBS = 5000

@@ -38,7 +38,7 @@ SOCKET = "exec"
 NAMED, NOT_BEGUN = b"S", b"N"
 #: Most bytes of one frame.
 MAX_BYTES = 0xFFFF
-#: How long the shim of a run that is said to run may take to begin, and the time between two tries, in seconds.
+#: The longest wait for the shim of a running job to begin, and the time between two tries, in seconds.
 BEGIN_S, AGAIN_S = 5.0, 0.02
 _HEAD = struct.Struct("!cH")
 
@@ -53,7 +53,7 @@ INPUT_ENDED = frame(b"Z")
 
 
 def connected(run_dir: Path) -> socket.socket:
-    """Return a connection to the shim in *run_dir*. It may wait, since a run is said to run before its shim begins.
+    """Return a connection to the shim in *run_dir*. Wait for the shim: a job is running before its shim begins.
 
     Raises:
         FileNotFoundError, ConnectionRefusedError: the run has ended, or takes no second command.
