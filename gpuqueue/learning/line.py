@@ -18,8 +18,9 @@ from gpuqueue.learning.past_run import PastRun, Proof
 #: The least number of values of the argument, the least ratio of the largest to the smallest, and the median of the
 #: relative errors from which on it is no line.
 LEAST_VALUES, LEAST_SPAN, MAX_ERROR = 3, 1.5, 0.05
-#: No argument from here on counts as a number, and no run is moved beyond these bytes: more than any device has.
-MAX_NUMBER, MAX_BYTES = 1e12, 2**50
+#: No argument from here on counts as a number, and no run is moved beyond these bytes: more than any device has. No
+#: argument below ``MIN_NUMBER`` but 0 counts either, because its square would be taken for 0.
+MAX_NUMBER, MIN_NUMBER, MAX_BYTES = 1e12, 1e-30, 2**50
 #: The largest multiple of the largest value with runs up to which a line needs no remark.
 FAR = 2.0
 
@@ -87,7 +88,7 @@ def number_of(text: str) -> float | None:
         number = float(text)
     except ValueError:
         return None
-    return number if 0 <= number < MAX_NUMBER else None  # not a number is neither
+    return number if number == 0 or MIN_NUMBER <= number < MAX_NUMBER else None  # not a number is neither
 
 
 def _fitted(name: str, value: float, runs: Iterable[tuple[PastRun, float]]) -> Line | None:

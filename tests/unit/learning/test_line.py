@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpuqueue.learning.advice import reason, reason_for, suggestion
@@ -212,7 +212,7 @@ def test_the_source_of_such_a_number_is_kept() -> None:
     assert "learned from 9 runs whose peaks lie on a line of one argument" == source.words
 
 
-@pytest.mark.parametrize("text", ["", "nan", "inf", "-1", "1e12", "64k", "1e400"])
+@pytest.mark.parametrize("text", ["", "nan", "inf", "-1", "1e12", "64k", "1e400", "1e-31", "1e-257"])
 def test_these_are_no_numbers_of_a_line(text: str) -> None:
     """A value that is no usable number takes part in no line."""
     assert number_of(text) is None
@@ -222,6 +222,8 @@ def test_these_are_no_numbers_of_a_line(text: str) -> None:
     st.lists(st.tuples(st.floats(0, 1e13), st.integers(0, 2**45)), max_size=12),
     st.floats(0, 1e13),
 )
+@example([(0.0, 1), (9.567503987782707e-257, 1), (2.483466367593476e-289, 2)], 0.0)  # a division by zero
+@example([(0.0, 1), (1e-30, 1), (2e-30, 2)], 9e12)
 def test_any_numbers_give_a_number_of_bytes(points: list[tuple[float, int]], value: float) -> None:
     """No history makes a submit fail or ask for less than nothing."""
     runs = [a_run(f"--x {number!r}", size) for number, size in points]
