@@ -277,17 +277,19 @@ def distances_from(backend: DeviceBackend, device: Device) -> dict[str, int]:
 
 
 def prepare_runs_directory(settings: Settings) -> None:
-    """Let submitters enter the directory of the runs, if jobs run as them. Nobody may list it.
+    """Make the directory of the runs: a pilot that has it has begun to serve.
+
+    If jobs run as their submitters, these may enter it and not list it.
 
     Raises:
         Refused: A directory above it is closed to them.
         GpuQueueError: The directory cannot be made.
 
     """
-    if settings.launcher_in_use is None:
-        return
     try:
         settings.runs_dir.mkdir(parents=True, exist_ok=True)
+        if settings.launcher_in_use is None:
+            return
         settings.runs_dir.chmod(ENTERED)
     except OSError as error:
         raise unusable(settings.runs_dir, error) from error

@@ -47,7 +47,11 @@ def test_a_closed_directory_above_the_runs_is_refused(folder: Path) -> None:
 
 
 def test_nothing_is_opened_for_a_single_user(folder: Path) -> None:
-    """If jobs run as the worker, no directory is made or opened."""
-    prepare_runs_directory(settings(folder))
+    """If jobs run as the worker, its directory is made as any other: an idle pilot waited for one without end."""
+    before = os.umask(0o077)
+    try:
+        prepare_runs_directory(settings(folder))
+    finally:
+        os.umask(before)
 
-    assert not (folder / "state").exists()
+    assert 0o700 == stat.S_IMODE((folder / "state" / "runs").stat().st_mode)
