@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import sqlalchemy as sa
@@ -78,7 +78,7 @@ def make_events(jobs: int, width: int, first: int) -> list[Event]:
             act=act,
             job_id=job_id,
             state=state,
-            at=NOW,
+            at=NOW + timedelta(milliseconds=number),
             attempt=0 if act is Act.SUBMIT else 1,
             fields=fields,
         )

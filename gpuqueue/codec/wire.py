@@ -421,9 +421,13 @@ class _Object:
         return self._readers[name]
 
 
+#: Made once: ``json.dumps`` with separators makes an encoder for each call.
+_ENCODE = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True).encode
+
+
 def dump(plain: Plain) -> str:
     """Return *plain* as compact JSON in ASCII."""
-    return json.dumps(plain, separators=(",", ":"), ensure_ascii=True)
+    return _ENCODE(plain)
 
 
 class meaning:  # noqa: N801 - used as a function; one from contextlib would take four times as long

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec.marks import decode_store_marks, encode_marks
 from gpuqueue.codec.request import (
+    decode_apart,
     decode_ended,
     decode_request,
     decode_spec,
     decode_started,
     encode_environment,
     shown_request,
-    without_environment,
 )
 from gpuqueue.errors import Unreadable
 from gpuqueue.history import columns
@@ -170,9 +170,10 @@ def _move_array(row: Row, event: Event) -> None:
 def submit(batch: Batch, event: Event) -> None:
     """Add the job of a request, and its environment. A member of an array has that of its array."""
     payload = event.fields["spec"]
-    spec, member = decode_request(payload)
-    if member is None or event.act is not Act.CLAIM:  # of a claim the row has only a reference to the array
-        payload, env = without_environment(payload)
+    if event.act is Act.CLAIM:  # of a member: its row has only a reference to the array, which has the environment
+        spec, member = decode_request(payload)
+    else:
+        spec, member, payload, env = decode_apart(payload)
         variables, secrets = encode_environment(env)
         batch.environments[event.job_id] = {"job_id": event.job_id, "variables": variables, "secrets": secrets}
     batch.tags.update(((event.job_id, tag), True) for tag in spec.tags)
