@@ -1,10 +1,8 @@
 """Statistics of the runs in a period, in SQL: time on devices, requested and used memory, waits, endings, stretch.
 
-The period is a small table of steps (one, or one per day). Each run is joined with the steps that it overlaps. So one
-statement answers for a period, for each of its days, and for each device step by step.
-
-The runs are read three times: for the sums, for the time of devices, and for the waits, whose percentiles need the runs
-in order. Each time the groups and the total come from the same rows.
+One statement reads the runs of the period once, in the order of their claims, each with its devices. Everything else
+is added up here: for the whole period, or for each of its steps, such as days. SQLite would sort and join all runs for
+each kind of sum, which takes twice as long.
 
 The time of a device is shared by its runs: at each moment by their allocated memory. With ``level`` as the memory of
 all runs on the device, a run of ``weight`` has the integral of weight / level. So one sweep over the moments at which
@@ -16,9 +14,9 @@ from __future__ import annotations
 import heapq
 import math
 from array import array
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -28,20 +26,17 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 from gpuqueue.history.filters import WITHOUT_INDEX, device_labels
-from gpuqueue.history.tables import UtcDateTime, jobs, run_devices, runs
+from gpuqueue.history.tables import jobs, run_devices, runs
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import EndingKind
 from gpuqueue.model.statistics import By, Course, Figures, Group, Statistics, Stretch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 #: The values of a group's key columns.
 Key = tuple[Any, ...]
 Steps = list[tuple[datetime, datetime]]
-#: Returns the aggregate columns of rows. The second argument is what a row counts as: 1 or 0.
-Sums = Callable[[sa.CTE, sa.ColumnElement[int]], list[sa.ColumnElement[Any]]]
-
 #: The label of runs that exited with code 0, beside the kinds of endings.
 _WELL = "succeeded"
 #: The endings that are counted separately.
@@ -56,15 +51,12 @@ def statistics(
     connection: sa.Connection, *, by: By, since: datetime, until: datetime, user: str | None = None
 ) -> Statistics:
     """Return statistics of the runs from *since* to *until* (exclusive), grouped, for *user* or for all users."""
-    whole = [(since, until)]
-    if by is By.DAY:  # a run can be in several days
-        total = grouped(connection, whole, (), user).get((), Figures())
-        groups = _days(connection, since, until, user)
-    else:
-        found = grouped(connection, whole, (by.value,), user, total=True)
-        total = found.pop((), Figures())
-        groups = _groups(connection, by, found)
-    longer = stretch(connection, since=since, until=until, user=user)
+    days = local_days(since, until)
+    reading = _Reading(days, ("step",), user) if by is By.DAY else _Reading([(since, until)], (by.value,), user)
+    figures = reading.of(connection)
+    total = figures.pop((), Figures())
+    groups = _days(days, figures) if by is By.DAY else _groups(connection, by, figures)
+    longer = stretch(connection, since=since, until=until, user=user) if reading.any_shared else None
     first_at, last_at = _reach_of_history(connection, until)
     return Statistics(
         by=by,
@@ -91,8 +83,9 @@ def course(
     """Return the figures of *count* equal steps from *since* to *until*."""
     bounds = [since + (until - since) * (number / count) for number in range(count)] + [until]
     steps = list(pairwise(bounds))
-    together = grouped(connection, steps, ("step",), user)
-    apart = grouped(connection, steps, ("device", "step"), user)
+    together = _Reading(steps, ("step",), user).of(connection)
+    apart = _Reading(steps, ("device", "step"), user).of(connection)
+    apart.pop((), None)
     labels = device_labels(connection, {uuid for uuid, _ in apart})
     return Course(
         bounds=tuple(bounds),
@@ -117,11 +110,9 @@ def local_days(since: datetime, until: datetime) -> Steps:
     return steps
 
 
-def _days(connection: sa.Connection, since: datetime, until: datetime, user: str | None) -> list[Group]:
-    days = local_days(since, until)
-    found = grouped(connection, days, ("step",), user)
+def _days(days: Steps, figures: Mapping[Key, Figures]) -> list[Group]:
     dates = [start.astimezone().date().isoformat() for start, _ in days]
-    return [Group(key=date, label=date, figures=found.get((number,), Figures())) for number, date in enumerate(dates)]
+    return [Group(key=date, label=date, figures=figures.get((number,), Figures())) for number, date in enumerate(dates)]
 
 
 def _groups(connection: sa.Connection, by: By, found: Mapping[Key, Figures]) -> list[Group]:
@@ -200,7 +191,7 @@ def _shared_and_alone(each: sa.Subquery, user: str | None) -> sa.Select[tuple[in
 
 
 class _seconds(FunctionElement[float]):  # noqa: N801 - in SQL it is a function
-    """A time in seconds since 1970. In SQLite it is exact to a tenth of a millisecond."""
+    """A time in seconds since 1970, exact to a microsecond: the same number as Python's ``timestamp``."""
 
     type = sa.Double()
     inherit_cache = True
@@ -208,7 +199,8 @@ class _seconds(FunctionElement[float]):  # noqa: N801 - in SQL it is a function
 
 @compiles(_seconds, "sqlite")
 def _in_sqlite(element: Any, compiler: Any, **given: Any) -> str:
-    return f"((julianday({compiler.process(element.clauses, **given)}) - 2440587.5) * 86400.0)"
+    text = compiler.process(element.clauses, **given)  # newer versions round a fraction, so only whole seconds are read
+    return f"((strftime('%s', substr({text}, 1, 19)) * 1000000 + substr({text}, 21, 6)) / 1000000.0)"
 
 
 @compiles(_seconds, "postgresql")
@@ -216,126 +208,205 @@ def _in_postgresql(element: Any, compiler: Any, **given: Any) -> str:
     return f"CAST(EXTRACT(EPOCH FROM {compiler.process(element.clauses, **given)}) AS DOUBLE PRECISION)"
 
 
-def grouped(
-    connection: sa.Connection, steps: Steps, names: Sequence[str], user: str | None, *, total: bool = False
-) -> dict[Key, Figures]:
-    """Return the figures of each group; *names* are the key columns: user, host, device, step.
-
-    The empty key has the total, if *total* is true or *names* is empty.
-    """
-    found: dict[Key, dict[str, Any]] = defaultdict(dict)
-    groupings = [names, ()] if total and names else [names]
-    for key, row in _summed(connection, _held(steps, names, user), groupings, _sums):
-        found[key].update(row)
-    for key, row in _parts(connection, steps, names, user, total=len(groupings) > 1):
-        found[key].update(row)
-    for key, row in _waits(connection, _waited(steps, names, user), groupings):
-        found[key].update(row)
-    known = Figures.__dataclass_fields__
-    return {
-        key: replace(Figures(), **{name: value for name, value in row.items() if name in known and value is not None})
-        for key, row in found.items()
-        if row.get("runs")
-    }
+#: The sums of a tally over its runs on each device. ``seen_s`` is the time for which the utilisation is known, and
+#: ``busy_s`` that time weighted by it.
+_TIMES = (
+    *("gpu_s", "cpu_s", "held_s", "asked_byte_s", "measured_byte_s", "peak_byte_s", "measured_s"),
+    *("seen_s", "busy_s"),
+)
 
 
-def _summed(
-    connection: sa.Connection, rows: sa.CTE, groupings: Sequence[Sequence[str]], sums: Sums
-) -> Iterator[tuple[Key, Mapping[str, Any]]]:
-    """Yield the sums of each group of *rows*, in each grouping, with one statement.
+class _Tally:
+    """The figures of one group so far."""
 
-    A run on two devices has two rows. It counts once for each device if devices are a key, and once otherwise.
-    """
-    arms = []
-    for number, names in enumerate(groupings):
-        key = [rows.c[f"key_{name}"] for name in names]
-        padding = [sa.null().label(f"key_{name}") for name in groupings[0][len(names) :]]
-        counts, there = rows.c.once, []
-        if "device" in names:
-            counts, there = sa.literal_column("1"), [rows.c.key_device.is_not(None)]
-        columns = sa.literal_column(str(number)).label("grouping_number"), *key, *padding, *sums(rows, counts)
-        arms.append(sa.select(*columns).where(*there).group_by(*key))
-    for row in connection.execute(sa.union_all(*arms) if len(arms) > 1 else arms[0]).mappings():
-        yield tuple(row[f"key_{name}"] for name in groupings[row["grouping_number"]]), dict(row)
+    __slots__ = (*_TIMES, "jobs", "repaired", "runs", "several", "waits", "ways")
 
+    def __init__(self) -> None:
+        self.gpu_s = self.cpu_s = self.held_s = self.asked_byte_s = self.measured_byte_s = self.peak_byte_s = 0.0
+        self.measured_s = self.seen_s = self.busy_s = 0.0
+        self.jobs = self.runs = self.repaired = 0
+        self.waits = array("d")
+        self.ways: dict[str, int] = {}
+        #: Those of its jobs that have several runs in the period.
+        self.several: set[int] = set()
 
-def _reach(
-    steps: Steps, names: Sequence[str], user: str | None, *, of_job: bool
-) -> tuple[sa.FromClause, Any, list[sa.ColumnElement[bool]]]:
-    """Join each run with each step that it overlaps. Return the source, the step, and the conditions.
+    def count(self, job_id: int, way: str | None, repaired: int, wait_s: float | None, *, several: bool) -> None:
+        """Count a run: how it ended in the step, and how long its job had waited if it was first claimed there."""
+        self.runs += 1
+        if several:
+            self.several.add(job_id)
+        else:
+            self.jobs += 1
+        if way is not None:
+            self.ways[way] = self.ways.get(way, 0) + 1
+            self.repaired += repaired
+        if wait_s is not None:
+            self.waits.append(wait_s)
 
-    Jobs are joined only if needed, because their rows are large.
-    """
-    moments = [
-        sa.select(
-            sa.literal(number).label("step"),
-            sa.literal(start, UtcDateTime).label("step_start"),
-            sa.literal(end, UtcDateTime).label("step_end"),
+    def hold(self, held_s: float, lease: int, peak: int | None, busy: float | None) -> None:
+        """Add the time of a run on one device."""
+        asked_byte_s = held_s * lease
+        self.held_s += held_s
+        self.asked_byte_s += asked_byte_s
+        if peak is not None:
+            self.measured_byte_s += asked_byte_s
+            self.peak_byte_s += held_s * peak
+            self.measured_s += held_s
+        if busy is not None:
+            self.seen_s += held_s
+            self.busy_s += held_s * busy
+
+    def figures(self) -> Figures:
+        """Return the figures."""
+        return Figures(
+            **{name: getattr(self, name) for name in (*_TIMES[:-2], "runs", "repaired")},
+            jobs=self.jobs + len(self.several),
+            utilisation=self.busy_s / self.seen_s if self.seen_s else None,
+            ended=sum(self.ways.values()),
+            **{way: self.ways.get(way, 0) for way in (_WELL, *(kind.value for kind in _KINDS))},
+            **(_ranked(self.waits) if self.waits else {}),
         )
-        for number, (start, end) in enumerate(steps)
-    ]
-    step = sa.union_all(*moments).cte("steps") if len(moments) > 1 else moments[0].cte("steps")
-    since, until = steps[0][0], steps[-1][1]
-    in_step = sa.or_(runs.c.ended_at > step.c.step_start, runs.c.claimed_at >= step.c.step_start)
-    source: sa.FromClause = runs.join(
-        step, (runs.c.claimed_at < step.c.step_end) & sa.or_(runs.c.ended_at.is_(None), in_step)
+
+
+class _Reading:
+    """One reading of the runs of a period into the tallies of its groups.
+
+    *names* are the key columns: user, host, device, step, which is the last. The empty key has the total. A run on two
+    devices has two rows. It counts once for each device if devices are a key, and once otherwise.
+    """
+
+    def __init__(self, steps: Steps, names: Sequence[str], user: str | None) -> None:
+        self._steps, self._user = steps, user
+        self._bounds = [start.timestamp() for start, _ in steps] + [steps[-1][1].timestamp()]
+        self._names = [name for name in names if name != "step"]
+        self._by_step, self._by_device = "step" in names, "device" in names
+        self._tallies: dict[Key, _Tally] = defaultdict(_Tally)
+        self._total = self._tallies[()]
+        self._several: set[int] = set()
+        #: Whether one of the runs shared a device.
+        self.any_shared = False
+
+    def of(self, connection: sa.Connection) -> dict[Key, Figures]:
+        """Return the figures of each group."""
+        since, until = self._steps[0][0], self._steps[-1][1]
+        since_s, until_s = self._bounds[0], self._bounds[-1]
+        reach = sa.or_(runs.c.ended_at >= since, runs.c.ended_at.is_(None)), runs.c.claimed_at < until
+        self._several.update(connection.scalars(sa.select(runs.c.job_id).where(*reach, runs.c.attempt > 1)))
+        sweeps: dict[str, _Sweep] = defaultdict(lambda: _Sweep(self._bounds, self._add_part))
+        rows = connection.execute(_on_devices(self._names).where(*reach), execution_options={"yield_per": _AT_A_TIME})
+        for number, row in enumerate(rows):
+            user, device, lease, on_cpu, claimed_s, ended_s, ran_until_s, shared, *_ = row
+            mine, key = self._user is None or user == self._user, row[_KEY_AT:]
+            last_s = until_s if ended_s is None or ended_s > until_s else ended_s
+            if ran_until_s is not None and ran_until_s < last_s:
+                last_s = ran_until_s
+            if device is not None and last_s > claimed_s and last_s > since_s:
+                # The runs of other users take their part of the devices.
+                sweeps[device].begin(number, claimed_s, last_s, lease + 1.0, key if mine else None, on_cpu)
+            if mine:
+                self.any_shared = self.any_shared or bool(shared)
+                self._count(row, key, last_s)
+        for sweep in sweeps.values():
+            sweep.go_on(until_s)
+        self._add_times_of_groups(self._total)
+        return {key: tally.figures() for key, tally in self._tallies.items() if tally.runs and None not in key}
+
+    def _count(self, row: Sequence[Any], key: Key, last_s: float) -> None:
+        """Count a run on one of its devices in each step that it overlaps. It held the device until *last_s*."""
+        _, _, lease, _, claimed_s, ended_s, _, _, job_id, is_first, submitted_s, way, repaired, peak, busy, *_ = row
+        bounds, several = self._bounds, job_id in self._several
+        # The store's clock may have been set back: a negative time counts as 0.
+        wait_s = None if submitted_s is None else max(0.0, claimed_s - submitted_s)
+        step = first = max(0, bisect_right(bounds, claimed_s) - 1)
+        while step < len(bounds) - 1 and (ended_s is None or ended_s > bounds[step] or claimed_s >= bounds[step]):
+            start_s, end_s = bounds[step], bounds[step + 1]
+            began = claimed_s >= start_s
+            tally = self._tallies[(*key, step) if self._by_step else key]
+            if is_first or self._by_device:
+                ended_as = way if ended_s is not None and start_s <= ended_s < end_s else None
+                tally.count(job_id, ended_as, repaired, wait_s if began else None, several=several)
+            held_s = min(last_s, end_s) - (claimed_s if began else start_s)
+            if lease is not None and held_s > 0:
+                tally.hold(held_s, lease, peak, busy)
+            step += 1
+        if is_first and step > first:
+            ended_as = way if ended_s is not None and bounds[0] <= ended_s < bounds[-1] else None
+            began = claimed_s >= bounds[0]
+            self._total.count(job_id, ended_as, repaired, wait_s if began else None, several=several)
+
+    def _add_part(self, key: Key | None, step: int, on_cpu: int, part_s: float) -> None:
+        """Add the time of a device that a run had; the *key* None is that of another user."""
+        if key is None:
+            return
+        tally = self._tallies[(*key, step) if self._by_step else key]
+        if on_cpu:
+            tally.cpu_s += part_s
+        else:
+            tally.gpu_s += part_s
+
+    def _add_times_of_groups(self, total: _Tally) -> None:
+        """Add to *total* the times of its groups: each run on a device is in one of them."""
+        for tally in self._tallies.values():
+            if tally is not total:
+                for name in _TIMES:
+                    setattr(total, name, getattr(total, name) + getattr(tally, name))
+
+
+#: The number of the columns of :func:`_on_devices` before those of the key.
+_KEY_AT = 15
+
+
+def _on_devices(names: Sequence[str]) -> sa.Select[Any]:
+    """Return each run on each of its devices, in the order of the claims; a run without devices has one row."""
+    # A run that reached its time limit succeeded if its job did: it was a probe.
+    was_probe = (jobs.c.attempt == runs.c.attempt) & (jobs.c.state == JobState.SUCCEEDED.value)
+    well = sa.or_(
+        (runs.c.ending == EndingKind.EXITED.value) & (runs.c.exit_code == 0),
+        (runs.c.ending == EndingKind.TIMED_OUT.value) & was_probe,
     )
-    conditions = [sa.or_(runs.c.ended_at >= since, runs.c.ended_at.is_(None)), runs.c.claimed_at < until]
-    if of_job or "user" in names or user is not None:
-        source = source.join(jobs, jobs.c.id == runs.c.job_id)
-    if user is not None:
-        conditions.append(jobs.c.user_name == user)
-    return source, step.c, conditions
-
-
-def _with_devices(source: sa.FromClause) -> sa.FromClause:
-    """Return *source* joined with the devices of each run. Runs without devices are kept."""
+    later = runs.alias("later")
+    ran_again = sa.exists().where(later.c.job_id == runs.c.job_id, later.c.attempt == runs.c.attempt + 1)
+    keys = {"user": jobs.c.user_name, "host": runs.c.host, "device": run_devices.c.device_uuid}
     same = (run_devices.c.job_id == runs.c.job_id) & (run_devices.c.attempt == runs.c.attempt)
-    return source.outerjoin(run_devices, same)
-
-
-def _key(step: Any, names: Sequence[str]) -> list[sa.ColumnElement[Any]]:
-    columns = {
-        "user": jobs.c.user_name,
-        "host": runs.c.host,
-        "device": run_devices.c.device_uuid,
-        "step": step.step,
-    }
-    return [columns[name].label(f"key_{name}") for name in names]
-
-
-def _once() -> sa.ColumnElement[int]:
-    """Return 1 for one row of each run, and 0 for the rows of its other devices."""
-    return sa.case((sa.func.coalesce(run_devices.c.device_index, 0) == 0, 1), else_=0)
-
-
-def _within(begin: Any, end: Any) -> tuple[sa.ColumnElement[float], sa.ColumnElement[float]]:
-    """Return when a run began and ended between *begin* and *end*, in seconds since 1970."""
-    start_s = sa.case((runs.c.claimed_at < begin, _seconds(begin)), else_=_seconds(runs.c.claimed_at))
-    over = sa.or_(runs.c.ended_at.is_(None), runs.c.ended_at > end)
-    end_s = sa.case((over, _seconds(end)), else_=_seconds(runs.c.ended_at))
-    # Its shim measured how long it ran, without the time in which its host was suspended. A clock goes on meanwhile.
-    ran_until_s = _seconds(runs.c.started_at) + runs.c.duration_s
-    return start_s, sa.case((ran_until_s < end_s, ran_until_s), else_=end_s)
-
-
-def _weight() -> sa.ColumnElement[float]:
-    """Return by what a run shares the time of a device. A run without memory counts as one byte."""
-    return sa.cast(run_devices.c.lease_bytes, sa.Double) + 1.0
+    return (
+        sa.select(
+            jobs.c.user_name,
+            run_devices.c.device_uuid,
+            run_devices.c.lease_bytes,
+            # A device of unknown kind counts as a GPU: its run was lost before it started.
+            sa.case((run_devices.c.kind.in_(WITHOUT_INDEX), 1), else_=0),
+            _seconds(runs.c.claimed_at),
+            _seconds(runs.c.ended_at),
+            # Its shim measured how long it ran, without the time in which its host was suspended. A clock goes on.
+            _seconds(runs.c.started_at) + runs.c.duration_s,
+            sa.func.coalesce(run_devices.c.shared, sa.false()),
+            runs.c.job_id,
+            sa.case((sa.func.coalesce(run_devices.c.device_index, 0) == 0, 1), else_=0),
+            # Only the first claim of a job ends a wait.
+            sa.case((runs.c.attempt == 1, _seconds(jobs.c.submitted_at))),
+            sa.case((well, _WELL), else_=runs.c.ending),
+            sa.case((runs.c.ending == EndingKind.OUT_OF_MEMORY.value, sa.case((ran_again, 1), else_=0)), else_=0),
+            run_devices.c.peak_bytes,
+            run_devices.c.utilisation_mean,
+            *(keys[name] for name in names),
+        )
+        .select_from(runs.join(jobs, jobs.c.id == runs.c.job_id).outerjoin(run_devices, same))
+        .order_by(runs.c.claimed_at)
+    )
 
 
 class _Sweep:
     """A sweep through the runs of one device. ``integral`` is that of 1 / level so far."""
 
-    def __init__(self, bounds: Sequence[float], add: Callable[[Key, int, int, float], None]) -> None:
+    def __init__(self, bounds: Sequence[float], add: Callable[[Key | None, int, int, float], None]) -> None:
         self._bounds, self._add = bounds, add
         self._step = 0
         self._at_s = bounds[0]
         self._level = self._integral = 0.0
         #: The runs that go on: end, number, weight, integral when they or the step began, key, 1 for a CPU.
-        self._live: list[tuple[float, int, float, float, Key, int]] = []
+        self._live: list[tuple[float, int, float, float, Key | None, int]] = []
 
-    def begin(self, number: int, begin_s: float, end_s: float, weight: float, key: Key, on_cpu: int) -> None:
+    def begin(self, number: int, begin_s: float, end_s: float, weight: float, key: Key | None, on_cpu: int) -> None:
         """Add a run. Runs come in the order of their begins, each with another number."""
         self.go_on(max(begin_s, self._bounds[0]))
         end_s = min(end_s, self._bounds[-1])
@@ -363,178 +434,6 @@ class _Sweep:
                 self._add(key, self._step, on_cpu, weight * (self._integral - since))
                 self._live[at] = (run_end_s, number, weight, self._integral, key, on_cpu)
             self._step += 1
-
-
-def _parts(
-    connection: sa.Connection, steps: Steps, names: Sequence[str], user: str | None, *, total: bool
-) -> Iterator[tuple[Key, Mapping[str, Any]]]:
-    """Yield the time of devices of each group, by one sweep through the runs in the order of their begins.
-
-    SQLite would join the steps with the runs for it, and sort all of that twice.
-    """
-    found: dict[Key, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    position = names.index("step") if "step" in names else None
-
-    def add(key: Key, step: int, on_cpu: int, part_s: float) -> None:
-        if user is not None:
-            if key[-1] != user:
-                return
-            key = key[:-1]
-        group = key if position is None else (*key[:position], step, *key[position + 1 :])
-        found[group][on_cpu] += part_s
-        if total:
-            found[()][on_cpu] += part_s
-
-    bounds = [start.timestamp() for start, _ in steps] + [steps[-1][1].timestamp()]
-    devices: dict[str, _Sweep] = defaultdict(lambda: _Sweep(bounds, add))
-    rows = connection.execute(_spans(steps, names, user), execution_options={"yield_per": _AT_A_TIME})
-    for number, (device, begin_s, end_s, weight, on_cpu, *key) in enumerate(rows):
-        devices[device].begin(number, begin_s, end_s, weight, tuple(key), on_cpu)
-    for sweep in devices.values():
-        sweep.go_on(bounds[-1])
-    yield from ((key, {"gpu_s": gpu_s, "cpu_s": cpu_s}) for key, (gpu_s, cpu_s) in found.items())
-
-
-def _spans(steps: Steps, names: Sequence[str], user: str | None) -> sa.Select[Any]:
-    """Return each run on each device in the period: when, its weight, and its key, with the user behind if *user*."""
-    since, until = steps[0][0], steps[-1][1]
-    begin_s, end_s = _within(sa.literal(since, UtcDateTime), sa.literal(until, UtcDateTime))
-    columns: dict[str, sa.ColumnElement[Any]] = {
-        "user": jobs.c.user_name,
-        "host": runs.c.host,
-        "device": run_devices.c.device_uuid,
-        "step": sa.literal_column("0"),
-    }
-    source = _with_devices(runs.join(jobs, jobs.c.id == runs.c.job_id) if user or "user" in names else runs)
-    return (
-        sa.select(
-            run_devices.c.device_uuid,
-            begin_s,
-            end_s,
-            _weight(),
-            # A device of unknown kind counts as a GPU: its run was lost before it started.
-            sa.case((run_devices.c.kind.in_(WITHOUT_INDEX), 1), else_=0),
-            *(columns[name] for name in names),
-            *([] if user is None else [jobs.c.user_name.label("whose")]),
-        )
-        .select_from(source)
-        .where(
-            run_devices.c.device_uuid.is_not(None),
-            sa.or_(runs.c.ended_at >= since, runs.c.ended_at.is_(None)),
-            runs.c.claimed_at < until,
-            end_s > begin_s,
-        )
-        .order_by(runs.c.claimed_at)
-    )
-
-
-def _held(steps: Steps, names: Sequence[str], user: str | None) -> sa.CTE:
-    """Return for each run and device the time held in the step, the ending if it is in the step, and measurements."""
-    source, step, conditions = _reach(steps, names, user, of_job=False)
-    start_s, end_s = _within(step.step_start, step.step_end)
-    took = end_s - start_s
-    # The store's clock may have been set back: a negative time counts as 0.
-    is_held = run_devices.c.device_uuid.is_not(None) & (took > 0)
-    here = (runs.c.ended_at >= step.step_start) & (runs.c.ended_at < step.step_end)
-    # A run that reached its time limit succeeded if its job did: it was a probe.
-    its_job = jobs.alias("its_job")
-    was_probe = sa.exists().where(
-        its_job.c.id == runs.c.job_id,
-        its_job.c.attempt == runs.c.attempt,
-        its_job.c.state == JobState.SUCCEEDED.value,
-    )
-    well = sa.or_(
-        (runs.c.ending == EndingKind.EXITED.value) & (runs.c.exit_code == 0),
-        (runs.c.ending == EndingKind.TIMED_OUT.value) & was_probe,
-    )
-    later = runs.alias("later")
-    ran_again = sa.exists().where(later.c.job_id == runs.c.job_id, later.c.attempt == runs.c.attempt + 1)
-    full = here & (runs.c.ending == EndingKind.OUT_OF_MEMORY.value)
-    return (
-        sa.select(
-            *_key(step, names),
-            _once().label("once"),
-            runs.c.job_id,
-            sa.case((here & well, _WELL), (here, runs.c.ending)).label("ended_as"),
-            sa.case((full, sa.case((ran_again, 1), else_=0)), else_=0).label("repaired"),
-            sa.case((is_held, took), else_=0.0).label("held_s"),
-            run_devices.c.lease_bytes,
-            run_devices.c.peak_bytes,
-            run_devices.c.utilisation_mean,
-        )
-        .select_from(_with_devices(source))
-        .where(*conditions)
-        .cte("held")
-    )
-
-
-def _sums(rows: sa.CTE, counts: sa.ColumnElement[int]) -> list[sa.ColumnElement[Any]]:
-    """Return the columns that count runs and endings, and that sum time on devices and values weighted by it."""
-    held, lease, peak, busy = rows.c.held_s, rows.c.lease_bytes, rows.c.peak_bytes, rows.c.utilisation_mean
-    ways = (_WELL, *(kind.value for kind in _KINDS))
-
-    def time(condition: sa.ColumnElement[bool], weighed: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-        return sa.func.sum(sa.case((condition, weighed), else_=0.0))
-
-    return [
-        sa.func.count(rows.c.job_id.distinct()).label("jobs"),
-        sa.func.sum(counts).label("runs"),
-        sa.func.sum(sa.case((rows.c.ended_as.is_not(None), counts), else_=0)).label("ended"),
-        *(sa.func.sum(sa.case((rows.c.ended_as == way, counts), else_=0)).label(way) for way in ways),
-        sa.func.sum(rows.c.repaired * counts).label("repaired"),
-        sa.func.sum(held).label("held_s"),
-        sa.func.sum(held * lease).label("asked_byte_s"),
-        time(peak.is_not(None), held * lease).label("measured_byte_s"),
-        time(peak.is_not(None), held * peak).label("peak_byte_s"),
-        time(peak.is_not(None), held).label("measured_s"),
-        (time(busy.is_not(None), held * busy) / sa.func.nullif(time(busy.is_not(None), held), 0.0)).label(
-            "utilisation"
-        ),
-    ]
-
-
-def _waited(steps: Steps, names: Sequence[str], user: str | None) -> sa.CTE:
-    """Return the waits of the jobs that were first claimed within the step."""
-    source, step, conditions = _reach(steps, names, user, of_job=True)
-    took = _seconds(runs.c.claimed_at) - _seconds(jobs.c.submitted_at)
-    on_devices = "device" in names
-    return (
-        sa.select(
-            *_key(step, names),
-            (_once() if on_devices else sa.literal_column("1")).label("once"),
-            sa.case((took > 0, took), else_=0.0).label("wait_s"),
-        )
-        .select_from(_with_devices(source) if on_devices else source)
-        .where(*conditions, runs.c.attempt == 1, runs.c.claimed_at >= step.step_start)
-        .cte("waited")
-    )
-
-
-def _waits(
-    connection: sa.Connection, rows: sa.CTE, groupings: Sequence[Sequence[str]]
-) -> Iterator[tuple[Key, Mapping[str, Any]]]:
-    """Yield the waits of each group. Percentiles are nearest ranks, so each is a wait that occurred."""
-    if connection.dialect.name == "postgresql":
-        yield from _summed(connection, rows, groupings, _percentiles)
-        return
-    # SQLite has no percentiles, and its window functions would sort the waits three times.
-    waits: dict[Key, array[float]] = defaultdict(lambda: array("d"))
-    for *key, once, wait_s in connection.execute(sa.select(*rows.c), execution_options={"yield_per": _AT_A_TIME}):
-        if key and None not in key:
-            waits[tuple(key)].append(wait_s)
-        if once and () in groupings:
-            waits[()].append(wait_s)
-    yield from ((key, _ranked(each)) for key, each in waits.items())
-
-
-def _percentiles(rows: sa.CTE, counts: sa.ColumnElement[int]) -> list[sa.ColumnElement[Any]]:
-    wait = sa.case((counts == 1, rows.c.wait_s))  # percentiles ignore NULL
-    return [
-        sa.func.count(wait).label("waits"),
-        sa.func.percentile_disc(_MEDIAN).within_group(wait).label("wait_median_s"),
-        sa.func.percentile_disc(_MOST).within_group(wait).label("wait_p95_s"),
-        sa.func.max(wait).label("wait_max_s"),
-    ]
 
 
 def _ranked(waits: Iterable[float]) -> dict[str, Any]:
