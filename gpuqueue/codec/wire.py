@@ -387,19 +387,20 @@ class _Object:
         values: Plain = {}
         wrong: list[_Wrong] = []
         for name, value in plain.items():
-            if name in self._defaults:
-                read = self._readers.get(name) or self._reader(name)
-                try:
-                    values[name] = read(value)
-                except _Wrong as error:
-                    wrong.append(error.below(name))
-                except BadRequest as error:
-                    if not self._strict:
-                        raise
-                    wrong.append(_Wrong("", words=str(error)).below(name))
-            elif self._strict:
-                wrong.append(self._no_field(name))
-        missing = sorted(self._needed - plain.keys())
+            read = self._readers.get(name) or self._reader(name)
+            if read is None:
+                if self._strict:
+                    wrong.append(self._no_field(name))
+                continue
+            try:
+                values[name] = read(value)
+            except _Wrong as error:
+                wrong.append(error.below(name))
+            except BadRequest as error:
+                if not self._strict:
+                    raise
+                wrong.append(_Wrong("", words=str(error)).below(name))
+        missing = () if plain.keys() >= self._needed else sorted(self._needed - plain.keys())
         wrong += [_Wrong(" is missing", before="the field ").below(name) for name in missing]
         if wrong:
             wrong[0].others += wrong[1:]
@@ -410,7 +411,10 @@ class _Object:
         hint = nearest.meant(name, self._defaults, others="GET /api/v1/openapi.json names all fields")
         return _Wrong(f"': {hint}", before="there is no field '").below(brief(name)[1:-1])
 
-    def _reader(self, name: str) -> Read:
+    def _reader(self, name: str) -> Read | None:
+        """Return how the field *name* is read, None if there is no such field."""
+        if name not in self._defaults:
+            return None
         kind, default = hints(self._kind)[name], self._defaults[name]
         read = reader(kind, strict=self._strict)
         is_optional = default is not dataclasses.MISSING and not isinstance(default, dataclasses.Field)

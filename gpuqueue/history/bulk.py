@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timezone
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from gpuqueue.history.tables import SafeText, UtcDateTime
+from gpuqueue.history.tables import SafeText, UtcDateTime, safe
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.text.units import MIB
 
@@ -173,7 +173,7 @@ def _convert(kind: sa.types.TypeEngine[Any], dialect: sa.Dialect) -> Convert | N
     if isinstance(kind, UtcDateTime):
         return _sqlite_moment if dialect is _SQLITE else _moment
     if isinstance(kind, SafeText):
-        return partial(kind.process_bind_param, dialect=dialect)
+        return safe
     return kind.dialect_impl(dialect).bind_processor(dialect)
 
 
