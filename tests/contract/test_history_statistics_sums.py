@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -54,19 +55,19 @@ class Delivery:
 
 
 def made(seed: int) -> list[Delivery]:
-    """Return the runs of sixty jobs, at full hours.
+    """Return the runs of sixty jobs, at full quarters of hours, as the days of all zones begin.
 
     Some jobs run more than once, on two devices or on none, and some runs have not ended.
     """
     chance = random.Random(seed)  # noqa: S311 - the same runs each time
     reported = []
     for job in range(1, 61):
-        user, submitted = chance.choice(("ada", "bob", "eve")), chance.randrange(120)
-        claimed = submitted + chance.randrange(-1, 6)  # negative if the clock was set back
+        user, submitted = chance.choice(("ada", "bob", "eve")), chance.randrange(480) / 4
+        claimed = submitted + chance.randrange(-4, 24) / 4  # negative if the clock was set back
         attempts = chance.choice((1, 1, 1, 2, 3))
         for attempt in range(1, attempts + 1):
             host = chance.choice("AB")
-            ended = None if chance.random() < 0.1 else claimed + chance.randrange(30)
+            ended = None if chance.random() < 0.1 else claimed + chance.randrange(120) / 4
             ending = chance.choice(("exited", "exited", "cancelled", "out_of_memory", "timed_out", "lost", "preempted"))
             uuids = chance.sample((f"GPU-{host}0", f"GPU-{host}1", f"cpu-{host}"), chance.choice((0, 1, 1, 1, 2)))
             devices = tuple(
@@ -211,12 +212,37 @@ def same(figures: Figures, other: Figures) -> bool:
     )
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-@pytest.mark.parametrize("user", [None, "ada"])
+@pytest.fixture
+def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Set the time zone."""
+    monkeypatch.setenv("TZ", request.param)
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+#: Zones: that of the store, one with a part of an hour, and one in which a day of the period has 25 hours.
+UTC, NEPAL, SHIFTED = "UTC0", "<+0545>-5:45", "CET-1CEST,M3.5.0,J309/3"
+
+
+@pytest.mark.parametrize(
+    ("seed", "user", "zone"),
+    [
+        (1, None, UTC),
+        (2, "ada", UTC),
+        (3, None, NEPAL),
+        (4, "bob", NEPAL),
+        (5, None, SHIFTED),
+        (6, "eve", SHIFTED),
+    ],
+    indirect=["zone"],
+)
+@pytest.mark.usefixtures("zone")
 def test_groups_by_user_host_device_and_day_and_the_totals_match_the_runs(
     database: HistoryDatabase, seed: int, user: str | None
 ) -> None:
-    # Some runs exceed the period, and times are at full hours, where an off-by-one error would show.
+    # Some runs exceed the period, and many times are at midnight, where an off-by-one error would show.
     reported = made(seed)
     write(database, reported)
     start, end = at(SINCE), at(UNTIL)
