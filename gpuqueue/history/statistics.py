@@ -83,16 +83,15 @@ def course(
     """Return the figures of *count* equal steps from *since* to *until*."""
     bounds = [since + (until - since) * (number / count) for number in range(count)] + [until]
     steps = list(pairwise(bounds))
-    together = _Reading(steps, ("step",), user).of(connection)
-    apart = _Reading(steps, ("device", "step"), user).of(connection)
-    apart.pop((), None)
-    labels = device_labels(connection, {uuid for uuid, _ in apart})
+    figures = _Reading(steps, ("device", "step"), user).of(connection)
+    uuids = {key[0] for key in figures if len(key) > 1}
+    labels = device_labels(connection, uuids)
     return Course(
         bounds=tuple(bounds),
-        steps=tuple(together.get((number,), Figures()) for number in range(count)),
+        steps=tuple(figures.get((number,), Figures()) for number in range(count)),
         devices=tuple(
-            (labels[uuid], tuple(apart.get((uuid, number), Figures()) for number in range(count)))
-            for uuid in sorted(labels, key=lambda each: _natural(labels[each]))
+            (labels[uuid], tuple(figures.get((uuid, number), Figures()) for number in range(count)))
+            for uuid in sorted(labels, key=lambda uuid: _natural(labels[uuid]))
         ),
     )
 
@@ -274,8 +273,9 @@ class _Tally:
 class _Reading:
     """One reading of the runs of a period into the tallies of its groups.
 
-    *names* are the key columns: user, host, device, step, which is the last. The empty key has the total. A run on two
-    devices has two rows. It counts once for each device if devices are a key, and once otherwise.
+    *names* are the key columns: user, host, device, step, which is the last. The rest of a key without its first value
+    has the total over that: of all steps or all users, of all devices in a step. A run on two devices has two rows. It
+    counts once for each device if devices are a key, and once otherwise.
     """
 
     def __init__(self, steps: Steps, names: Sequence[str], user: str | None) -> None:
@@ -284,7 +284,6 @@ class _Reading:
         self._names = [name for name in names if name != "step"]
         self._by_step, self._by_device = "step" in names, "device" in names
         self._tallies: dict[Key, _Tally] = defaultdict(_Tally)
-        self._total = self._tallies[()]
         self._several: set[int] = set()
         #: Whether one of the runs shared a device.
         self.any_shared = False
@@ -311,7 +310,7 @@ class _Reading:
                 self._count(row, key, last_s)
         for sweep in sweeps.values():
             sweep.go_on(until_s)
-        self._add_times_of_groups(self._total)
+        self._add_times_of_groups()
         return {key: tally.figures() for key, tally in self._tallies.items() if tally.runs and None not in key}
 
     def _count(self, row: Sequence[Any], key: Key, last_s: float) -> None:
@@ -324,18 +323,22 @@ class _Reading:
         while step < len(bounds) - 1 and (ended_s is None or ended_s > bounds[step] or claimed_s >= bounds[step]):
             start_s, end_s = bounds[step], bounds[step + 1]
             began = claimed_s >= start_s
-            tally = self._tallies[(*key, step) if self._by_step else key]
+            group = (*key, step) if self._by_step else key
+            tally, total = self._tallies[group], self._tallies[group[1:]]
             if is_first or self._by_device:
                 ended_as = way if ended_s is not None and start_s <= ended_s < end_s else None
-                tally.count(job_id, ended_as, repaired, wait_s if began else None, several=several)
+                first_wait_s = wait_s if began else None
+                tally.count(job_id, ended_as, repaired, first_wait_s, several=several)
+                if is_first and self._names:
+                    total.count(job_id, ended_as, repaired, first_wait_s, several=several)
             held_s = min(last_s, end_s) - (claimed_s if began else start_s)
             if lease is not None and held_s > 0:
                 tally.hold(held_s, lease, peak, busy)
             step += 1
-        if is_first and step > first:
+        if is_first and step > first and not self._names:  # in the total of all steps it counts once
             ended_as = way if ended_s is not None and bounds[0] <= ended_s < bounds[-1] else None
-            began = claimed_s >= bounds[0]
-            self._total.count(job_id, ended_as, repaired, wait_s if began else None, several=several)
+            first_wait_s = wait_s if claimed_s >= bounds[0] else None
+            self._tallies[()].count(job_id, ended_as, repaired, first_wait_s, several=several)
 
     def _add_part(self, key: Key | None, step: int, on_cpu: int, part_s: float) -> None:
         """Add the time of a device that a run had; the *key* None is that of another user."""
@@ -347,10 +350,11 @@ class _Reading:
         else:
             tally.gpu_s += part_s
 
-    def _add_times_of_groups(self, total: _Tally) -> None:
-        """Add to *total* the times of its groups: each run on a device is in one of them."""
-        for tally in self._tallies.values():
-            if tally is not total:
+    def _add_times_of_groups(self) -> None:
+        """Add the times of groups to their totals: each run on a device is in one group of each total."""
+        for key, tally in list(self._tallies.items()):
+            if len(key) == len(self._names) + self._by_step:
+                total = self._tallies[key[1:]]
                 for name in _TIMES:
                     setattr(total, name, getattr(total, name) + getattr(tally, name))
 
