@@ -216,8 +216,8 @@ _SCALE = (
             Aim(figure="scale.last.stats-each", bound=1.5, of_ratio=True, called="for each job"),
             Aim(figure="scale.last.stats", bound=None, called="all of them"),
         ),
-        why_not="It reads every run of the week, which no longer fit into the database's memory. It would take sums by "
-        "hour, kept beside the runs.",
+        why_not="It reads every run of the week, which no longer fit into the database's memory. It would take sums "
+        "beside the runs, which are not kept (ADR 30).",
     ),
     Row(
         what="keys that the store keeps of a job that has ended, once it is recorded; of those that passed through it",
