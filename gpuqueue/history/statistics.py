@@ -29,7 +29,7 @@ from gpuqueue.history.filters import WITHOUT_INDEX, device_labels
 from gpuqueue.history.tables import jobs, run_devices, runs
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import EndingKind
-from gpuqueue.model.statistics import By, Course, Figures, Group, Statistics, Stretch
+from gpuqueue.model.statistics import LARGE_PART, WHOLE_PART, By, Course, Figures, Group, Size, Statistics, Stretch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -117,6 +117,9 @@ def _days(days: Steps, figures: Mapping[Key, Figures]) -> list[Group]:
 def _groups(connection: sa.Connection, by: By, found: Mapping[Key, Figures]) -> list[Group]:
     labels = device_labels(connection, {key for (key,) in found}) if by is By.DEVICE else {}
     groups = [Group(key=key, label=labels.get(key) or key, figures=figures) for (key,), figures in found.items()]
+    if by is By.SIZE:
+        order = [*map(str, Size)]
+        return sorted(groups, key=lambda group: order.index(group.key) if group.key in order else len(order))
     if by is By.DEVICE:
         return sorted(groups, key=lambda group: _natural(group.label))
     return sorted(groups, key=lambda group: (-group.figures.gpu_s, -group.figures.cpu_s, group.key))
@@ -273,7 +276,7 @@ class _Tally:
 class _Reading:
     """One reading of the runs of a period into the tallies of its groups.
 
-    *names* are the key columns: user, host, device, step, which is the last. The rest of a key without its first value
+    *names* are the key columns: user, host, device, size, step, which is the last. The rest of a key without its first value
     has the total over that: of all steps or all users, of all devices in a step. A run on two devices has two rows. It
     counts once for each device if devices are a key, and once otherwise.
     """
@@ -373,7 +376,7 @@ def _on_devices(names: Sequence[str]) -> sa.Select[Any]:
     )
     later = runs.alias("later")
     ran_again = sa.exists().where(later.c.job_id == runs.c.job_id, later.c.attempt == runs.c.attempt + 1)
-    keys = {"user": jobs.c.user_name, "host": runs.c.host, "device": run_devices.c.device_uuid}
+    keys = {"user": jobs.c.user_name, "host": runs.c.host, "device": run_devices.c.device_uuid, "size": _size()}
     same = (run_devices.c.job_id == runs.c.job_id) & (run_devices.c.attempt == runs.c.attempt)
     return (
         sa.select(
@@ -399,6 +402,23 @@ def _on_devices(names: Sequence[str]) -> sa.Select[Any]:
         )
         .select_from(runs.join(jobs, jobs.c.id == runs.c.job_id).outerjoin(run_devices, same))
         .order_by(runs.c.claimed_at)
+    )
+
+
+def _size() -> sa.ColumnElement[str]:
+    """Return the size of a run, by the rules of :class:`Size`, or what it ran on if that is no GPU."""
+    others = run_devices.alias("others")
+    several = sa.exists().where(
+        others.c.job_id == runs.c.job_id, others.c.attempt == runs.c.attempt, others.c.device_index > 0
+    )
+    lease, total = sa.cast(run_devices.c.lease_bytes, sa.Double), run_devices.c.total_bytes
+    return sa.case(
+        (several, Size.SEVERAL.value),
+        (run_devices.c.kind.in_(WITHOUT_INDEX), run_devices.c.kind),
+        (total.is_(None), "unknown"),
+        (lease >= WHOLE_PART * total, Size.WHOLE.value),
+        (lease > LARGE_PART * total, Size.LARGE.value),
+        else_=Size.SMALL.value,
     )
 
 
@@ -451,6 +471,7 @@ def _ranked(waits: Iterable[float]) -> dict[str, Any]:
 
     return {
         "waits": len(ordered),
+        "wait_mean_s": sum(ordered) / len(ordered),
         "wait_median_s": at(_MEDIAN),
         "wait_p95_s": at(_MOST),
         "wait_max_s": ordered[-1],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from enum import Enum
 
@@ -9,6 +10,10 @@ from gpuqueue.lazy.frozen import dataclass
 
 #: Most days of a table by day, and most steps of a chart, in one query.
 MAX_STEPS = 400
+#: The parts of a device's memory from which on a job on one device is large, and from which on it has the whole device.
+LARGE_PART, WHOLE_PART = 0.5, 0.9
+#: The part of all work that light users do together.
+LIGHT_PART = 0.1
 
 
 class By(str, Enum):
@@ -19,9 +24,50 @@ class By(str, Enum):
     HOST = "host"
     #: Local days. A run that spans several days counts in each, with its device time on that day.
     DAY = "day"
+    #: The :class:`Size` of the run; runs on a CPU or an engine by that kind, and ``unknown`` if the device is unknown.
+    SIZE = "size"
 
     def __str__(self) -> str:
         return self.value
+
+
+class Size(str, Enum):
+    """How much of its devices a job has."""
+
+    #: At most LARGE_PART of a device.
+    SMALL = "small"
+    #: More, so that no other such job fits beside it.
+    LARGE = "large"
+    #: WHOLE_PART of a device, or more.
+    WHOLE = "whole"
+    #: Several devices.
+    SEVERAL = "several"
+
+    def __str__(self) -> str:
+        return self.value
+
+    @classmethod
+    def of(cls, mem_bytes: int, total_bytes: int, devices: int) -> Size:
+        """Return the size of a job that has *mem_bytes* on each of *devices* devices of *total_bytes*."""
+        if devices > 1:
+            return cls.SEVERAL
+        part = mem_bytes / total_bytes
+        return cls.WHOLE if part >= WHOLE_PART else cls.LARGE if part > LARGE_PART else cls.SMALL
+
+
+def light_users(work: Mapping[str, float]) -> frozenset[str]:
+    """Return the users with the least *work* who together do at most LIGHT_PART of it; at least one, if there are any.
+
+    *work* maps users to their work, in any unit.
+    """
+    light: list[str] = []
+    left = LIGHT_PART * sum(work.values())
+    for user, its in sorted(work.items(), key=lambda pair: pair[1]):
+        left -= its
+        if left < 0 and light:
+            break
+        light.append(user)
+    return frozenset(light)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +99,7 @@ class Figures:
     measured_s: float = 0.0
     utilisation: float | None = None
     waits: int = 0
+    wait_mean_s: float | None = None
     wait_median_s: float | None = None
     wait_p95_s: float | None = None
     wait_max_s: float | None = None

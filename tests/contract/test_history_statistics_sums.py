@@ -20,7 +20,7 @@ from gpuqueue.history.connect import writing
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.statistics import local_days
 from gpuqueue.history.tables import jobs, run_devices, runs
-from gpuqueue.model.statistics import By, Figures
+from gpuqueue.model.statistics import By, Figures, Size
 
 NOON = datetime(2026, 11, 3, 12, tzinfo=timezone.utc)
 GIB = 2**30
@@ -77,6 +77,7 @@ def made(seed: int) -> list[Delivery]:
                     "host_index": 0,
                     "kind": chance.choice((None, "gpu")) if uuid.startswith("GPU") else "cpu",
                     "lease_bytes": chance.randrange(1, 9) * GIB,
+                    "total_bytes": chance.choice((None, 8 * GIB)),
                     "peak_bytes": peak,
                     "peak_source": "none" if peak is None else "torch",
                     "utilisation_mean": chance.choice((None, 0.25, 1.0)),
@@ -120,6 +121,16 @@ def write(database: HistoryDatabase, reported: Sequence[Delivery]) -> None:
             )
             for device in run.devices:
                 connection.execute(run_devices.insert().values(**key, **device, samples=1, na_samples=0))
+
+
+def size(run: Delivery) -> str:
+    """Return the size of a run, by its device."""
+    first = run.devices[0] if run.devices else {"kind": None, "total_bytes": None, "lease_bytes": 0}
+    if len(run.devices) < 2 and "cpu" == first["kind"]:
+        return "cpu"
+    if len(run.devices) < 2 and first["total_bytes"] is None:
+        return "unknown"
+    return str(Size.of(first["lease_bytes"], first["total_bytes"] or 1, len(run.devices)))
 
 
 def parts(everyone: Sequence[Delivery]) -> Callable[[Delivery, dict[str, Any], datetime, datetime], float]:
@@ -195,6 +206,7 @@ def expected(
         measured_s=sum(s for s, _ in measured),
         utilisation=sum(s * busy for s, busy in seen) / sum(s for s, _ in seen) if any(s for s, _ in seen) else None,
         waits=len(waits),
+        wait_mean_s=sum(waits) / len(waits) if waits else None,
         wait_median_s=waits[math.ceil(0.5 * len(waits)) - 1] if waits else None,
         wait_p95_s=waits[math.ceil(0.95 * len(waits)) - 1] if waits else None,
         wait_max_s=waits[-1] if waits else None,
@@ -239,7 +251,7 @@ UTC, NEPAL, SHIFTED = "UTC0", "<+0545>-5:45", "CET-1CEST,M3.5.0,J309/3"
     indirect=["zone"],
 )
 @pytest.mark.usefixtures("zone")
-def test_groups_by_user_host_device_and_day_and_the_totals_match_the_runs(
+def test_groups_by_user_host_device_size_and_day_and_the_totals_match_the_runs(
     database: HistoryDatabase, seed: int, user: str | None
 ) -> None:
     # Some runs exceed the period, and many times are at midnight, where an off-by-one error would show.
@@ -252,6 +264,7 @@ def test_groups_by_user_host_device_and_day_and_the_totals_match_the_runs(
         By.USER: lambda run: {run.user},
         By.HOST: lambda run: {run.host},
         By.DEVICE: lambda run: {device["device_uuid"] for device in run.devices},
+        By.SIZE: lambda run: {size(run)},
     }
     for by, key in keys.items():
         found = database.statistics(by=by, since=start, until=end, user=user)
