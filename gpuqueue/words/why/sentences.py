@@ -49,7 +49,7 @@ def sentences(found: Why) -> WhySentences:
         obstacles=tuple(_obstacles(found, explanation)),
         devices=tuple(_device(found, each) for each in devices),
         rest=tuple(rest_line(explanation, devices)),
-        order=_order(explanation, job.spec.account.name, front=job.front is not None),
+        order=_order(found, explanation, devices),
     )
 
 
@@ -184,15 +184,43 @@ def _limit(found: Why, limit: LimitReached) -> str:
     return words + (f": {runs}" if runs else "")
 
 
-def _order(found: Explanation, user: str, *, front: bool) -> str:
+def _order(found: Why, explanation: Explanation, devices: Sequence[Verdict]) -> str:
+    """Return the priority of the job, the jobs before it, and the rule that decides; *devices* are the nearest."""
+    job, user = found.job, plain(found.job.spec.account.name)
     before = [
-        (found.higher, f"{count(found.higher, 'job')} of higher priorities"),
-        (found.theirs, f"{count(found.theirs, 'job')} of {count(found.users_before, 'user')} with less usage"),
-        (found.own_before, f"{count(found.own_before, 'job')} of {plain(user)}'s own"),
+        (explanation.higher, f"{count(explanation.higher, 'job')} of higher priorities"),
+        (
+            explanation.theirs,
+            f"{count(explanation.theirs, 'job')} of {count(explanation.users_before, 'user')} with less usage",
+        ),
+        (explanation.own_before, f"{count(explanation.own_before, 'job')} of {user}'s own"),
     ]
     words = ", ".join(text for count, text in before if count)
-    moved = f"moved to the front of {plain(user)}'s own; " if front else ""
-    return f"priority {found.priority}; {moved}" + (f"before it: {words}" if words else "nobody is before it")
+    return "; ".join(
+        filter(
+            None,
+            [
+                f"priority {explanation.priority}",
+                "" if job.promoted is None else f"promoted from {job.spec.priority} by aging",
+                "" if job.front is None else f"moved to the front of {user}'s own",
+                f"before it: {words}" if words else "nobody is before it",
+                _rule(found, explanation, devices),
+            ],
+        )
+    )
+
+
+def _rule(found: Why, explanation: Explanation, devices: Sequence[Verdict]) -> str:
+    """Return the rule by which others go first or the room is held; empty if the job lacks nothing but room."""
+    nearest_one = devices[0] if devices else None
+    if explanation.limits:
+        return "the limit decides"
+    if nearest_one is not None and nearest_one.reserved_for is not None and nearest_one.obstacle is Obstacle.RESERVED:
+        return f"the reservation for {called(found, nearest_one.reserved_for)} decides"
+    if nearest_one is not None and nearest_one.obstacle is Obstacle.CALENDAR:
+        return "the calendar decides"
+    rules = ((explanation.higher, "priority"), (explanation.theirs, "fair share"), (explanation.own_before, "arrival"))
+    return next((f"{rule} decides" for jobs, rule in rules if jobs), "")
 
 
 def _not_yet(found: Why) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from datetime import datetime, timezone
+from typing import Any
 
 import pytest
 from factories import BOB, make_device, make_spec, make_status
@@ -155,6 +156,43 @@ def test_a_pipe_gets_every_line_whole() -> None:
     assert printed == why_text(FOUND, 1000)
     assert f"{FAR}:1 " in printed
     assert "before it: 3 jobs of higher priorities, 4 jobs of 2 users with less usage, 5 jobs of ada's own" in printed
+
+
+LIMIT = LimitReached(whose="ada", measure=Measure.RUNNING_GPUS, used=2, most=2, asked=1)
+
+
+@pytest.mark.parametrize(
+    ("rule", "differs"),
+    [
+        ("; priority decides", {}),
+        ("; fair share decides", {"higher": 0}),
+        ("; arrival decides", {"higher": 0, "theirs": 0}),
+        ("nobody is before it", {"higher": 0, "theirs": 0, "own_before": 0}),
+        ("; the limit decides", {"limits": (LIMIT,)}),
+        ("; the calendar decides", {"devices": (verdict("a", 0, Obstacle.CALENDAR),)}),
+        (
+            "; the reservation for job 3 decides",
+            {
+                "devices": (
+                    replace(verdict("a", 0, Obstacle.RESERVED), reserved_for=3),
+                    verdict("a", 1, Obstacle.MEMORY),
+                )
+            },
+        ),
+    ],
+)
+def test_the_last_line_names_the_rule_that_decides(rule: str, differs: dict[str, Any]) -> None:
+    """The last line ends with the rule by which others go first, and says nothing more if only room is missing."""
+    found = replace(FOUND, explanation=replace(EXPLANATION, start=None, **differs))
+
+    assert (sentences(found).order or "").endswith(rule)
+
+
+def test_a_promoted_job_says_from_which_priority() -> None:
+    """The priority in the order is that after the promotion, so the line names the one that the job was given."""
+    found = replace(FOUND, job=replace(WAITS, promoted=Priority.HIGH), explanation=replace(EXPLANATION, higher=0))
+
+    assert "; promoted from normal by aging; " in (sentences(found).order or "")
 
 
 def test_why_calls_a_worker_silent_from_when_on_gpus_does() -> None:
