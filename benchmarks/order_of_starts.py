@@ -24,13 +24,12 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpuqueue.embedded.store import scratch_store
 from gpuqueue.model.placement import Preference
-from gpuqueue.simulator.comparison import bounded_slowdown, percentile
-from gpuqueue.simulator.ours import Ours
+from gpuqueue.model.statistics import light_users
+from gpuqueue.simulator.comparison import bounded_slowdown, percentile, replay_ours
 from gpuqueue.simulator.replay import Placement, Policy, replay
 from gpuqueue.simulator.rivals import Backfill, Easy, FirstFit, Room, Shortest
 from gpuqueue.simulator.shapes import SHAPES, shaped
@@ -68,8 +67,6 @@ RIVALS: Mapping[str, Callable[[Site], Policy]] = {
 }
 #: The policies whose figures are given at the end.
 LAST = ("ours", "first-fit", "easy", "whole", "shortest", "emptiest")
-#: The share of the work that light users submit together.
-LIGHT = 0.1
 #: Column -> the largest multiple that is aimed at. A figure of waits below this many seconds counts as that.
 AIMS = {"mean": 1.3, "95 %": 1.3, "slow": 1.3, "light": 1.0, "most": 1.2}
 LEAST_S = 60.0
@@ -126,24 +123,12 @@ def is_starved(placement: Placement, longest_s: float) -> bool:
     return wait_s > 5 * max(longest_s, LEAST_S) or (wait_s > 3 * 86400 and wait_s > 50 * placement.request.run_s)
 
 
-def light_users(requests: Iterable[Request]) -> frozenset[str]:
-    """Return the users with the least work who together submit at most `LIGHT` of it; at least one."""
+def measure(requests: Sequence[Request], site: Site, knobs: Knobs) -> dict[str, Waits]:
+    """Return the figures of each policy, gpuqueue's as ``ours``."""
     work: dict[str, float] = {}
     for each in requests:
         work[each.user] = work.get(each.user, 0.0) + each.mem_bytes * each.gpus * each.run_s
-    found: list[str] = []
-    left = LIGHT * sum(work.values())
-    for user, its in sorted(work.items(), key=lambda pair: pair[1]):
-        left -= its
-        if left < 0 and found:
-            break
-        found.append(user)
-    return frozenset(found)
-
-
-def measure(requests: Sequence[Request], site: Site, knobs: Knobs) -> dict[str, Waits]:
-    """Return the figures of each policy, gpuqueue's as ``ours``."""
-    light = light_users(requests)
+    light = light_users(work)
     placed, idle = _ours(requests, site, knobs, slows=False)
     slowed, _ = _ours(requests, site, knobs, slows=True)
     longest_s = max(each.wait_s for each in replay(requests, FirstFit(site)))
@@ -156,14 +141,9 @@ def measure(requests: Sequence[Request], site: Site, knobs: Knobs) -> dict[str, 
 
 def _ours(requests: Sequence[Request], site: Site, knobs: Knobs, *, slows: bool) -> tuple[list[Placement], float]:
     """Return the runs of gpuqueue's policy, and the part of all device time that was idle because reserved."""
-    with scratch_store() as url:
-        ours = Ours(url, site, knobs)
-        try:
-            placed = replay(requests, ours, slows=slows)
-            ends_s = max(each.start_s + each.run_s for each in placed)
-            return placed, ours.reserved_idle_device_s() / ends_s / len(site.cards)
-        finally:
-            ours.close()
+    ours = replay_ours(requests, site, knobs, slows=slows)
+    ends_s = max(each.start_s + each.run_s for each in ours.placements)
+    return ours.placements, ours.reserved_idle_device_s / ends_s / len(site.cards)
 
 
 def multiples(found: Mapping[str, Waits], name: str) -> dict[str, float]:

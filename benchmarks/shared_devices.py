@@ -17,11 +17,8 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpuqueue.embedded.store import scratch_store
 from gpuqueue.model.placement import Preference
-from gpuqueue.simulator.comparison import Served
-from gpuqueue.simulator.ours import Ours
-from gpuqueue.simulator.replay import replay
+from gpuqueue.simulator.comparison import Served, replay_ours
 from gpuqueue.simulator.shapes import SHAPES, shaped
 from gpuqueue.simulator.site import Knobs, Site
 from gpuqueue.simulator.trace import Request
@@ -60,12 +57,8 @@ CHOICES: Mapping[str, Choice] = {
 
 def measured(requests: Sequence[Request], site: Site, choice: Choice) -> Served:
     """Return the figures of a replay."""
-    with scratch_store() as url:
-        ours = Ours(url, replace(site, slots=choice.slots), Knobs(placement=choice.placement), expected=choice.expected)
-        try:
-            return Served.of(replay(requests, ours, slows=True))
-        finally:
-            ours.close()
+    there, knobs = replace(site, slots=choice.slots), Knobs(placement=choice.placement)
+    return Served.of(replay_ours(requests, there, knobs, slows=True, expected=choice.expected).placements)
 
 
 def multiples(found: Served, base: Served) -> dict[str, float]:

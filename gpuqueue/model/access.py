@@ -210,9 +210,10 @@ class AccessPolicy:
         return caller.superuser or named or self.everybody_is_admin
 
 
-#: The actions that concern the site, not what belongs to somebody.
+#: The actions that concern the site, not what belongs to somebody: to see jobs means those of everybody.
 ON_SITE = (
     Action.SEE_SITE,
+    Action.SEE_JOBS,
     Action.SUBMIT,
     Action.DRAIN,
     Action.RESERVE,

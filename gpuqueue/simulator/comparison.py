@@ -17,15 +17,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
 
 from gpuqueue.embedded.store import scratch_store
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.limits import Limits
 from gpuqueue.model.measures import Use
-from gpuqueue.simulator.ours import Ours
+from gpuqueue.model.placement import Preference
+from gpuqueue.model.statistics import Size
+from gpuqueue.simulator.ours import TRACED, Expected, Ours
 from gpuqueue.simulator.replay import Placement, Policy, replay
 from gpuqueue.simulator.rivals import Backfill, Easy, ExclusiveFifo, FirstFit, Shortest
 from gpuqueue.simulator.site import Knobs, Site
@@ -87,6 +89,32 @@ def compare(requests: Sequence[Request], site: Site, knobs: Knobs, *, seed: int 
         GpuQueueError: the temporary store does not start.
 
     """
+    fitting, too_large, over_limit = fit(requests, site, knobs)
+    ours = replay_ours(fitting, site, knobs, seed=seed, slows=slows)
+    placements = {OURS: ours.placements}
+    for name, rival in RIVALS.items():
+        placements[name] = replay(fitting, rival(site), slows=slows)
+    return Comparison(
+        outcomes=tuple(
+            Outcome.of(name, placed, site, ours.starts if name == OURS else {}) for name, placed in placements.items()
+        ),
+        placements=placements,
+        site=site,
+        slows=slows,
+        too_large=LeftOut.of(too_large),
+        over_limit=LeftOut.of(over_limit),
+        reserved_idle_device_s=ours.reserved_idle_device_s,
+        took_s=ours.took_s,
+    )
+
+
+def fit(requests: Sequence[Request], site: Site, knobs: Knobs) -> tuple[list[Request], list[Request], list[Request]]:
+    """Return the requests that *site* can run, those that fit no device of it, and those beyond a limit.
+
+    Raises:
+        BadRequest: no request fits a device of the site within the limits.
+
+    """
     too_large: list[Request] = []
     over_limit: list[Request] = []
     fitting: list[Request] = []
@@ -99,28 +127,126 @@ def compare(requests: Sequence[Request], site: Site, knobs: Knobs, *, seed: int 
         raise BadRequest(f"no job of the trace fits these devices{_such_as(too_large)}: give more or larger ones")
     if not fitting:
         raise BadRequest(f"the limits let no job of the trace run{_such_as(over_limit)}: raise them")
+    return fitting, too_large, over_limit
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Replayed:
+    """A replay under gpuqueue's policy: the runs, how many of them started in which way, and what reservations cost."""
+
+    placements: list[Placement]
+    starts: Mapping[str, int]
+    reserved_idle_device_s: float
+    took_s: float
+
+
+def replay_ours(
+    requests: Iterable[Request],
+    site: Site,
+    knobs: Knobs,
+    *,
+    seed: int = 0,
+    slows: bool = False,
+    expected: Expected = TRACED,
+) -> Replayed:
+    """Replay *requests* under gpuqueue's policy. The arguments are those of :func:`compare` and :class:`Ours`.
+
+    Raises:
+        GpuQueueError: the temporary store does not start.
+
+    """
     with scratch_store() as url:
-        ours = Ours(url, site, knobs, seed=seed)
+        ours = Ours(url, site, knobs, seed=seed, expected=expected)
         began_s = time.perf_counter()
         try:
-            placements = {OURS: replay(fitting, ours, slows=slows)}
+            placements = replay(requests, ours, slows=slows)
             idle_s = ours.reserved_idle_device_s()
         finally:
             ours.close()
         took_s = time.perf_counter() - began_s
-    for name, rival in RIVALS.items():
-        placements[name] = replay(fitting, rival(site), slows=slows)
-    return Comparison(
-        outcomes=tuple(
-            Outcome.of(name, placed, site, ours.starts if name == OURS else {}) for name, placed in placements.items()
-        ),
-        placements=placements,
-        site=site,
-        slows=slows,
-        too_large=LeftOut.of(too_large),
-        over_limit=LeftOut.of(over_limit),
-        reserved_idle_device_s=idle_s,
-        took_s=took_s,
+    return Replayed(placements=placements, starts=ours.starts, reserved_idle_device_s=idle_s, took_s=took_s)
+
+
+def arriving(
+    requests: Sequence[Request], seen: Callable[[int], None], *, most_s: float = math.inf
+) -> Iterator[Request]:
+    """Yield *requests* in turn, and call *seen* with the number of each; stop after *most_s* seconds.
+
+    So a replay of them ends when those that have arrived by then have run.
+    """
+    until_s = time.monotonic() + most_s
+    for number, request in enumerate(requests, 1):
+        if time.monotonic() > until_s:
+            return
+        seen(number)
+        yield request
+
+
+def compare_placements(
+    requests: Sequence[Request],
+    site: Site,
+    knobs: Knobs,
+    *,
+    seed: int = 0,
+    seen: Callable[[int], None],
+    most_s: float = math.inf,
+) -> Iterator[tuple[Preference, Served]]:
+    """Yield the figures of *requests* under each placement, that of *knobs* first. Runs on one device slow each other.
+
+    Each replay takes about the same part of *most_s*: what arrives later in the first one is left out of all.
+    """
+    most_s /= len(Preference)
+    for placement in (knobs.placement, *(each for each in Preference if each is not knobs.placement)):
+        coming = arriving(requests, seen, most_s=most_s)
+        ours = replay_ours(coming, site, replace(knobs, placement=placement), seed=seed, slows=True)
+        requests, most_s = requests[: len(ours.placements)], math.inf
+        yield placement, Served.of(ours.placements)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BesideFirstFit:
+    """How jobs are served under gpuqueue's policy and under first-fit, by group: a size, light or heavy users, all.
+
+    ``reserved_idle_device_s`` is as in :class:`Comparison`.
+    """
+
+    ours: Mapping[str, Served]
+    first_fit: Mapping[str, Served]
+    reserved_idle_device_s: float
+
+
+def beside_first_fit(
+    requests: Sequence[Request],
+    site: Site,
+    knobs: Knobs,
+    *,
+    light: Collection[str],
+    seen: Callable[[int], None],
+    most_s: float = math.inf,
+) -> BesideFirstFit:
+    """Replay *requests* under both policies: those that arrive in the first *most_s* seconds. *light* are users."""
+    ours = replay_ours(arriving(requests, seen, most_s), site, knobs)
+    rival = replay(requests[: len(ours.placements)], FirstFit(site))
+    groups = {
+        each.request.number: (
+            str(Size.of(each.request.mem_bytes, site.cards[each.cards[0]].total_bytes, each.request.gpus)),
+            "light" if each.request.user in light else "heavy",
+            "all",
+        )
+        for each in ours.placements
+    }
+
+    def served(placements: Sequence[Placement]) -> dict[str, Served]:
+        by_group = {
+            name: [each for each in placements if name in groups[each.request.number]]
+            for name in (*map(str, Size), "light", "heavy", "all")
+        }
+        return {name: Served.of(theirs) for name, theirs in by_group.items() if theirs}
+
+    return BesideFirstFit(
+        ours=served(ours.placements),
+        first_fit=served(rival),
+        reserved_idle_device_s=ours.reserved_idle_device_s,
     )
 
 

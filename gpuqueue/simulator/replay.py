@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Protocol
 
@@ -61,7 +61,7 @@ class Policy(Protocol):
         """Return the time at which :meth:`start` must be called even without an event, or None."""
 
 
-def replay(requests: Sequence[Request], policy: Policy, *, slows: bool = False) -> list[Placement]:
+def replay(requests: Iterable[Request], policy: Policy, *, slows: bool = False) -> list[Placement]:
     """Return the placement of each of *requests* under *policy*. *requests* must be in the order of their arrival.
 
     At one time, runs end first, then jobs arrive, then jobs start. Only the runs of jobs take time. If *slows*, runs
@@ -74,6 +74,7 @@ def replay(requests: Sequence[Request], policy: Policy, *, slows: bool = False) 
     ended: dict[int, Placement] = {}
     started: list[int] = []
     runs = Runs(slows=slows)
+    arrived = 0
     to_come = iter(requests)
     following = next(to_come, None)
     while True:
@@ -87,12 +88,13 @@ def replay(requests: Sequence[Request], policy: Policy, *, slows: bool = False) 
             policy.leave(placement, now_s)
         while following is not None and following.arrival_s <= now_s:
             policy.arrive(following, now_s)
+            arrived += 1
             following = next(to_come, None)
         for placement in policy.start(now_s):
             started.append(placement.request.number)
             runs.start(placement)
-    if len(started) != len(requests):
-        raise GpuQueueError(f"{len(requests) - len(started)} jobs never started: the policy has a fault")
+    if len(started) != arrived:
+        raise GpuQueueError(f"{arrived - len(started)} jobs never started: the policy has a fault")
     return [ended[number] for number in started]
 
 

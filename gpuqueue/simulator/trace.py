@@ -76,6 +76,10 @@ class Trace:
     never_ran: int = 0
     on_cpu: int = 0
 
+    def newest(self, most: int) -> Trace:
+        """Return the same with the last *most* requests alone."""
+        return replace(self, requests=_from_zero([*self.requests[-most:]]))
+
     @property
     def groups(self) -> str:
         """Return the members of all groups, in the form of the setting ``groups``."""

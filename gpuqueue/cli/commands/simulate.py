@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import signal
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -15,20 +16,23 @@ from gpuqueue.cli.completion.candidates import files
 from gpuqueue.cli.options.count import Count
 from gpuqueue.cli.options.json_option import json_option, print_json
 from gpuqueue.cli.plots import image_file
+from gpuqueue.client import Client
 from gpuqueue.errors import BadRequest
+from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.shares import Shares
 from gpuqueue.settings.settings import Settings
 from gpuqueue.simulator import shapes, trace
-from gpuqueue.simulator.site import Knobs, Site
+from gpuqueue.simulator.site import Site
 from gpuqueue.simulator.trace import Trace
 from gpuqueue.text.sanitize import brief, short
 
 if TYPE_CHECKING:
     from gpuqueue.cli.output import simulation_table
-    from gpuqueue.simulator import comparison
-    from gpuqueue.simulator.comparison import Comparison
+    from gpuqueue.simulator import comparison, own
+    from gpuqueue.simulator.comparison import Comparison, Served
 else:  # the replay needs the queue and a store
+    own = later("gpuqueue.simulator.own")
     simulation_table = later("gpuqueue.cli.output.simulation_table")
     comparison = later("gpuqueue.simulator.comparison")
 
@@ -53,6 +57,18 @@ _NAMED = re.compile(r"(\w+) \(environment \w+\)")
 @click.option("--groups", metavar="LIST", help="Members of the groups. Default: the trace's column group.")
 @click.option("--seed", type=Count(0), default=0, show_default=True, help="Seed of the random numbers.")
 @click.option("--slowdown", is_flag=True, flag_value="on", help="Let runs on a shared device slow each other.")
+@click.option(
+    "--compare",
+    type=click.Choice(["placement"]),
+    help="Compare the placements, with --slowdown. Without TRACE.csv: by this site's own history.",
+)
+@click.option(
+    "--jobs",
+    "most_jobs",
+    type=Count(most=trace.MOST_JOBS),
+    metavar="N",
+    help="With --compare: replay the newest N jobs. Default: 500, within about a minute.",
+)
 @json_option
 @image_file.picture_option("charts of waits and memory use")
 @click.option("--example", is_flag=True, help="Print a small example trace.")
@@ -75,7 +91,7 @@ def simulate(
     example: bool,
     count: int | None,
     shape: str | None,
-    **knobs: str | None,
+    **knobs: Any,
 ) -> None:
     """Replay a trace of jobs on imaginary devices, and compare policies.
 
@@ -90,8 +106,9 @@ def simulate(
       gpuqueue simulate trace.csv --devices 4x24G --plot waits.png
       gpuqueue simulate trace.csv --devices 4x24G --slowdown
       gpuqueue simulate --make 1000 --shape gangs --devices 8x80G > trace.csv
+      gpuqueue simulate --compare placement
     """  # noqa: D301 - \b is click's mark for lines to keep
-    slows = knobs.pop("slowdown") is not None
+    slows, compare, most_jobs = knobs.pop("slowdown") is not None, knobs.pop("compare"), knobs.pop("most_jobs")
     if shape is not None and count is None:
         raise BadRequest("--shape says what --make prints: add --make 1000")
     if example or count is not None:
@@ -100,25 +117,87 @@ def simulate(
         _check_printing(count, shape)
         _print_trace(count, seed, shape, _site(devices, _settings(knobs, "")) if shape and devices else None)
         return
+    how = _How(seed=seed, as_json=as_json, plot=plot, slows=slows, most_jobs=most_jobs)
+    if compare is None:
+        _compare_policies(file, devices, knobs, how)
+    else:
+        _compare_placements(file, devices, knobs, how)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _How:
+    """The options that are no settings of a site."""
+
+    seed: int
+    as_json: bool
+    plot: str | None
+    slows: bool
+    most_jobs: int | None
+
+
+def _compare_policies(file: str | None, devices: str | None, knobs: dict[str, str | None], how: _How) -> None:
+    """Print the figures of each policy."""
+    if how.most_jobs is not None:
+        raise BadRequest("--jobs is for --compare: a replay without it takes the whole trace")
     if file is None:
         raise BadRequest("name a trace: gpuqueue simulate trace.csv --devices 4x24G (--example prints a trace)")
     if devices is None:
         raise BadRequest(f"name the devices: gpuqueue simulate {short(file, 60)} --devices 4x24G")
-    if as_json and plot is not None:
+    if how.as_json and how.plot is not None:
         raise BadRequest("--json and --plot exclude each other: choose one")
     jobs = _read(file)
     settings = _settings(knobs, jobs.groups)
     site = _site(devices, settings)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, so that the temporary store is stopped
-    reported = comparison.compare(jobs.requests, site, _knobs(settings), seed=seed, slows=slows)
-    for line in simulation_table.left_out(jobs, reported):
+    reported = comparison.compare(jobs.requests, site, own.knobs_of(settings), seed=how.seed, slows=how.slows)
+    for line in simulation_table.left_out(jobs, reported.too_large, reported.over_limit):
         click.echo(line, err=True)
-    if plot is not None:
-        _plot(reported, devices, plot)
-    if as_json:
+    if how.plot is not None:
+        _plot(reported, devices, how.plot)
+    if how.as_json:
         _print_json(reported, jobs)
     else:
         click.echo(simulation_table.text(reported, devices))
+
+
+def _compare_placements(file: str | None, devices: str | None, knobs: dict[str, str | None], how: _How) -> None:
+    """Print how the jobs of the history were served, and then a line for each placement as soon as it is known."""
+    from gpuqueue.cli.follow.updated_line import ReplayLine  # noqa: PLC0415 - only for --compare
+
+    if how.plot is not None or knobs["placement"] is not None:
+        raise BadRequest("--compare excludes --plot and --placement: it prints one table of all placements")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, so that the temporary store is stopped
+    most, served = how.most_jobs or own.USUAL_JOBS, None
+    if file is None:
+        with Client() as client:
+            history = own.own_history(client, most)
+        jobs, settings, served = history.trace, _settings(knobs, ""), comparison.Served.of(history.served)
+        site = _site(devices, settings) if devices is not None else history.site
+    elif devices is None:
+        raise BadRequest(f"name the devices: gpuqueue simulate {short(file, 60)} --compare placement --devices 4x24G")
+    else:
+        whole = _read(file)
+        jobs, settings = whole.newest(most), _settings(knobs, whole.groups)
+        site = _site(devices, settings)
+    order = own.knobs_of(settings)
+    fitting, *left_out = comparison.fit(jobs.requests, site, order)
+    for words in simulation_table.left_out(jobs, *map(comparison.LeftOut.of, left_out)):
+        click.echo(words, err=True)
+    if not how.as_json:
+        click.echo(simulation_table.placements_heading(fitting, devices or own.in_words(site), served))
+    line, most_s = ReplayLine(), math.inf if how.most_jobs else own.MOST_S
+    compared: dict[str, Served] = {}
+    for placement, figures in comparison.compare_placements(
+        fitting, site, order, seed=how.seed, seen=line.seen, most_s=most_s
+    ):
+        line.clear()
+        compared[str(placement)] = figures
+        if not how.as_json:
+            click.echo(simulation_table.placement_line(str(placement), figures))
+    if how.as_json:
+        print_json({"served": served, "placements": compared, "devices": len(site.cards)})
+    else:
+        click.echo(simulation_table.placements_legend(compared, str(order.placement)))
 
 
 def _site(devices: str, settings: Settings) -> Site:
@@ -188,19 +267,6 @@ def _naming_file(knobs: dict[str, str | None], fault: str) -> str:
     settings, colon, words = fault.partition(": ")
     named = [name for name in _NAMED.findall(settings) if knobs.get(name) is not None]
     return " and ".join(f"--{name.replace('_', '-')}" for name in named) + colon + words if named else fault
-
-
-def _knobs(settings: Settings) -> Knobs:
-    return Knobs(
-        half_life_s=settings.half_life_s,
-        shares=Shares.parse(settings.shares, settings.groups).by_user(),
-        limits=settings.site_limits().of_runs(),
-        reserve_after_s=settings.reserve_after_s,
-        reservations=settings.reservations,
-        age_after_s=settings.age_after_s,
-        placement=settings.placement,
-        tick_s=settings.heartbeat_s,
-    )
 
 
 def _read(file: str) -> Trace:

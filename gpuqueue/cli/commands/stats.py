@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
 from gpuqueue.cli.completion.candidates import users
+from gpuqueue.cli.options.count import Count
 from gpuqueue.cli.options.json_option import json_option, print_json
 from gpuqueue.cli.options.once import Once
 from gpuqueue.cli.output.render import Column, hanging, table_of, terminal_width
@@ -16,17 +18,25 @@ from gpuqueue.client import Client
 from gpuqueue.codec.csv_text import csv_of_statistics
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.lazy.imports import later
-from gpuqueue.model.statistics import By, Course, Figures, Statistics, Stretch
+from gpuqueue.model.statistics import By, Course, Figures, Statistics, Stretch, light_users
 from gpuqueue.model.times import moment, ordered
 from gpuqueue.text.sanitize import short
 from gpuqueue.text.units import GIB, format_bytes, format_duration
 from gpuqueue.words import values
 
 if TYPE_CHECKING:
-    from gpuqueue.cli.output import learning_table
+    from datetime import datetime
+
+    from gpuqueue.cli.follow import updated_line
+    from gpuqueue.cli.output import learning_table, order_table
     from gpuqueue.model.learning_report import LearningReport
-else:  # only for --learning
+    from gpuqueue.simulator import comparison, own
+else:  # only for --learning and --order
+    comparison = later("gpuqueue.simulator.comparison")
     learning_table = later("gpuqueue.cli.output.learning_table")
+    order_table = later("gpuqueue.cli.output.order_table")
+    own = later("gpuqueue.simulator.own")
+    updated_line = later("gpuqueue.cli.follow.updated_line")
 
 #: A group's label and its figures.
 _Line: TypeAlias = tuple[str, Figures]
@@ -71,6 +81,14 @@ _COLUMNS = (
 @json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, one line per group.")
 @click.option("--learning", is_flag=True, help="Show how learned memory did, beside what was asked and simple rules.")
+@click.option("--order", is_flag=True, help="Show waits by size and usage, and what first-fit would have given.")
+@click.option(
+    "--jobs",
+    "most_jobs",
+    type=Count(0),
+    metavar="N",
+    help="With --order: replay the newest N jobs, 0 for none. Default: 500, within about a minute.",
+)
 @image_file.picture_option("charts of usage, memory, waits and devices")
 def stats(
     by: str,
@@ -82,6 +100,7 @@ def stats(
     as_csv: bool,
     learning: bool,
     plot: str | None,
+    **chosen: Any,
 ) -> None:
     """Show GPU-hours, requested and used memory, waits and failures of a period.
 
@@ -92,16 +111,22 @@ def stats(
       gpuqueue stats --by device --csv > devices.csv
       gpuqueue stats --plot lab.png
       gpuqueue stats --learning --user ada
+      gpuqueue stats --order --since 7d
     """  # noqa: D301 - \b is click's mark for lines to keep
+    order, most_jobs = chosen["order"], chosen["most_jobs"]
     if as_json + as_csv + (plot is not None) > 1:
         raise BadRequest("--json, --csv and --plot exclude each other: choose one")
-    if learning and (by != "user" or as_csv or plot is not None):
-        raise BadRequest("--learning excludes --by, --csv and --plot: use it with --since, --until, --user and --json")
+    _check_report(learning=learning, order=order, others=by != "user" or as_csv or plot is not None, user=user)
+    if most_jobs is not None and not order:
+        raise BadRequest("--jobs says how many jobs --order replays: add --order")
     period = {"since": moment("since", since), "until": moment("until", until)}
     ordered(**period)
     with Client() as client:
         if learning:
             _show_learning(client.history.learning(**period, user=user), as_json=as_json)
+            return
+        if order:
+            _show_order(client, period, most_jobs, as_json=as_json)
             return
         reported = client.history.stats(by, **period, user=user)
         if plot is not None:
@@ -119,6 +144,19 @@ def stats(
         click.echo("nothing ran in this time", err=True)
 
 
+def _check_report(*, learning: bool, order: bool, others: bool, user: str | None) -> None:
+    """Refuse options that a report other than the usual table has no use for.
+
+    Raises:
+        BadRequest: there is one.
+
+    """
+    if order and (learning or others or user is not None):
+        raise BadRequest("--order excludes --by, --user, --csv, --plot and --learning: use it with --since and --json")
+    if learning and others:
+        raise BadRequest("--learning excludes --by, --csv and --plot: use it with --since, --until, --user and --json")
+
+
 def _show_learning(report: LearningReport, *, as_json: bool) -> None:
     """Print a replay of learned memory as JSON or as a table."""
     if as_json:
@@ -127,6 +165,42 @@ def _show_learning(report: LearningReport, *, as_json: bool) -> None:
         click.echo(learning_table.learning_table(report, terminal_width()))
     else:
         click.echo(learning_table.counted(report))
+
+
+def _show_order(client: Client, period: dict[str, datetime | None], most_jobs: int | None, *, as_json: bool) -> None:
+    """Print the waits of a period by size and usage, and then those of a replay of its newest jobs.
+
+    Raises:
+        Refused: the caller may not see the jobs that would be replayed. The waits are printed before.
+
+    """
+    by_size, by_user = (client.history.stats(by, **period) for by in (By.SIZE, By.USER))
+    light = light_users({each.key: each.figures.gpu_s for each in by_user.groups if each.figures.gpu_s})
+    if not as_json:
+        notes = [f"{values.when(by_size.since)} to {values.when(by_size.until)}.", order_table.LEGEND, *_idle(by_size)]
+        click.echo("\n".join([order_table.measured(by_size, by_user, light), "", *notes]))
+    replay = None
+    if most_jobs != 0 and by_size.total.ended:
+        history = own.own_history(client, most_jobs or own.USUAL_JOBS, **period)
+        knobs, line = own.knobs_of(client.settings), updated_line.ReplayLine()
+        fitting, *_ = comparison.fit(history.trace.requests, history.site, knobs)
+        most_s = math.inf if most_jobs else own.MOST_S
+        replay = comparison.beside_first_fit(fitting, history.site, knobs, light=light, seen=line.seen, most_s=most_s)
+        line.clear()
+    if as_json:
+        print_json({"by_size": by_size, "by_user": by_user, "light_users": sorted(light), "replay": replay})
+    elif replay is not None:
+        idle = f"devices were idle for {values.hours(replay.reserved_idle_device_s)} h because they were reserved."
+        where = f"The newest jobs replayed on {short(own.in_words(history.site), 36)}: with OURS {idle}"
+        click.echo("\n".join(["", order_table.replayed(replay.ours, replay.first_fit), "", *hanging(where, 80)]))
+
+
+def _idle(reported: Statistics) -> list[str]:
+    """Return for how long devices were idle because they were reserved, if they were."""
+    if not reported.reserved_idle_device_s:
+        return []
+    idle = values.hours(reported.reserved_idle_device_s)
+    return [f"Since the store was opened, devices were idle for {idle} h because they were reserved."]
 
 
 def _plot(client: Client, reported: Statistics, path: str, user: str | None) -> None:
@@ -178,9 +252,7 @@ def _notes(reported: Statistics) -> list[str]:
         notes.append("GPU H is the time of the cards: jobs that share one share its time by their allocated memory.")
     if reported.stretch is not None:
         notes.append(_stretch(reported.stretch))
-    if reported.reserved_idle_device_s:
-        idle = values.hours(reported.reserved_idle_device_s)
-        notes.append(f"Since the store was opened, devices were idle for {idle} h because they were reserved.")
+    notes += _idle(reported)
     if total.ended < total.runs:
         notes.append(f"{total.runs - total.ended} of {total.runs} runs ended later or still run.")
     return notes

@@ -75,6 +75,17 @@ class BytesLine(UpdatedLine):
         self._show(f"{format_bytes(size_bytes)}, {rate}/s")
 
 
+class ReplayLine(UpdatedLine):
+    """Prints how many jobs of a replay have arrived."""
+
+    def seen(self, number: int) -> None:
+        """Update the line: *number* jobs have arrived."""
+        now = time.monotonic()
+        if self._is_terminal and now >= self._began_s + WRITE_S:
+            self._began_s = now
+            self._show(f"replayed: {number} jobs")
+
+
 class WaitLine(UpdatedLine):
     """Prints on stderr why a job waits: on a terminal one line that is updated, otherwise a line for each change."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gpuqueue.cli.output import render
 from gpuqueue.simulator.comparison import Outcome, Served
-from gpuqueue.simulator.trace import Trace
+from gpuqueue.simulator.trace import Request, Trace
 from gpuqueue.text.sanitize import short
 from gpuqueue.text.units import format_duration
 from gpuqueue.words import values
@@ -17,14 +17,17 @@ if TYPE_CHECKING:  # it needs the queue and a store
 
 #: Most users in the table.
 MOST_USERS = 20
+#: Turnarounds that differ by less than this part are called equal: that much is chance.
+CHANCE = 0.03
+#: The name of how the jobs of the history were served.
+AS_IT_WAS = "as it was"
 
 
 def text(reported: Comparison, devices: str) -> str:
     """Return a table of policies, a table of users under our policy, and a legend, for 80 columns."""
     ours = reported.outcomes[0]
-    of_users = f"{_counted(ours.all.jobs, 'job')} of {_counted(len(ours.users), 'user')}"
     lines = [
-        f"{of_users}, {values.hours(ours.all.gpu_s)} GPU-hours, on {short(devices, 36)}",
+        _heading(ours.all.jobs, len(ours.users), ours.all.gpu_s, devices),
         "",
         _policies(reported.outcomes, slows=reported.slows),
         "",
@@ -40,12 +43,44 @@ def text(reported: Comparison, devices: str) -> str:
     return "\n".join(lines)
 
 
+def _heading(jobs: int, users: int, gpu_s: float, devices: str) -> str:
+    of_users = f"{_counted(jobs, 'job')} of {_counted(users, 'user')}"
+    return f"{of_users}, {values.hours(gpu_s)} GPU-hours, on {short(devices, 36)}"
+
+
+def placements_heading(requests: Sequence[Request], devices: str, served: Served | None) -> str:
+    """Return what is replayed, the head of the table, and how the jobs were *served* if that is known."""
+    gpu_s = sum(each.gpus * each.run_s for each in requests)
+    head = f"{'PLACEMENT':<10}{'TURNAROUND':>12}{'WAIT':>11}{'50 %':>11}{'90 %':>11}{'MOST':>11}{'STRETCH':>9}"
+    lines = [_heading(len(requests), len({each.user for each in requests}), gpu_s, devices), "", head]
+    return "\n".join([*lines, *([] if served is None else [placement_line(AS_IT_WAS, served)])])
+
+
+def placement_line(name: str, served: Served) -> str:
+    """Return the line of a placement. By how much the runs of the history were stretched is not known."""
+    waits = (served.wait_mean_s, served.wait_median_s, served.wait_p90_s, served.wait_max_s)
+    stretch = "-" if name == AS_IT_WAS else f"{served.stretch:.2f}"
+    return f"{name:<10}{wait(served.turnaround_s):>12}{''.join(f'{wait(each):>11}' for each in waits)}{stretch:>9}"
+
+
+def placements_legend(compared: Mapping[str, Served], here: str) -> str:
+    """Return which of the placements *compared* is best, beside *here*, that of the settings, and a legend."""
+    best = min(compared, key=lambda name: compared[name].turnaround_s)
+    saved = 1 - compared[best].turnaround_s / compared[here].turnaround_s
+    sooner = f"None ends these jobs {CHANCE:.0%}" if saved < CHANCE else f"{best} ends these jobs {saved:.0%}"
+    return (
+        f"\n{sooner} sooner than {here}, the placement of the settings.\n"
+        "TURNAROUND from arrival to end: the wait, and the run, which others on its\n"
+        f"devices STRETCH by a model. {_counted(compared[here].jobs, 'job')} replayed."
+    )
+
+
 def _served(served: Served) -> tuple[str, ...]:
     waits = (served.wait_mean_s, served.wait_median_s, served.wait_p90_s, served.wait_max_s)
-    return (*map(_wait, waits), f"{served.slowdown:.1f}")
+    return (*map(wait, waits), f"{served.slowdown:.1f}")
 
 
-def _wait(wait_s: float) -> str:
+def wait(wait_s: float) -> str:
     """Return a wait in at most nine characters; from one day on in days and hours."""
     if wait_s < 86400:  # noqa: PLR2004 - a day
         return format_duration(wait_s) if wait_s else "0"
@@ -60,9 +95,7 @@ def _policies(outcomes: Sequence[Outcome], *, slows: bool) -> str:
     rows = []
     for each in outcomes:
         figures = (*_served(each.all), *([f"{each.all.stretch:.2f}"] if slows else []))
-        rows.append(
-            (each.policy, *figures, values.percent(each.memory), _wait(each.makespan_s), f"{each.fairness:.2f}")
-        )
+        rows.append((each.policy, *figures, values.percent(each.memory), wait(each.makespan_s), f"{each.fairness:.2f}"))
     return render.table(head, rows, right=range(1, len(head)))
 
 
@@ -83,13 +116,13 @@ def _starts(reported: Comparison) -> str:
     return f'Starts: {kinds} (see "Who goes first").\nDevices were idle for {idle} h because they were reserved.'
 
 
-def left_out(jobs: Trace, reported: Comparison) -> list[str]:
+def left_out(jobs: Trace, too_large: LeftOut, over_limit: LeftOut) -> list[str]:
     """Return a line for each kind of jobs of the trace that were not replayed."""
     kinds = (
         (jobs.never_ran, "never ran"),
         (jobs.on_cpu, "ran on a CPU"),
-        (reported.too_large.count, f"fit no device of this site{_in_line(reported.too_large)}"),
-        (reported.over_limit.count, f"beyond a limit even without other jobs{_in_line(reported.over_limit)}"),
+        (too_large.count, f"fit no device of this site{_in_line(too_large)}"),
+        (over_limit.count, f"beyond a limit even without other jobs{_in_line(over_limit)}"),
     )
     return [f"{_counted(count, 'job')} left out: {why}" for count, why in kinds if count]
 

@@ -1,0 +1,71 @@
+"""The tables of ``stats --order``: how long jobs waited by size and usage, and would have under first-fit. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from gpuqueue.cli.output import render
+from gpuqueue.cli.output.simulation_table import wait
+from gpuqueue.model.statistics import Figures, Statistics
+from gpuqueue.words import values
+
+if TYPE_CHECKING:  # it needs the queue and a store
+    from gpuqueue.simulator.comparison import Served
+
+LEGEND = (
+    "SMALL jobs have at most half of a card, LARGE ones more, WHOLE ones nine tenths\n"
+    "or more, SEVERAL more than one card. LIGHT are the users with the least GPU-hours\n"
+    "who together have a tenth of them, HEAVY the others."
+)
+
+
+def measured(by_size: Statistics, by_user: Statistics, light: frozenset[str]) -> str:
+    """Return the waits of the jobs that started in a period. *light* are the light users."""
+    head = ("JOBS", "", "GPU H", "WAIT", "50 %", "95 %", "MOST")
+    return render.table(head, [_line(*each) for each in _groups(by_size, by_user, light)], right=range(1, len(head)))
+
+
+def _groups(by_size: Statistics, by_user: Statistics, light: frozenset[str]) -> Iterator[tuple[str, Figures]]:
+    for group in by_size.groups:
+        yield group.label, group.figures
+    for name, is_light in (("light", True), ("heavy", False)):
+        theirs = [each.figures for each in by_user.groups if (each.key in light) is is_light and each.figures.waits]
+        if theirs:
+            yield name, _together(theirs)
+    yield "all", by_size.total
+
+
+def _together(figures: list[Figures]) -> Figures:
+    """Return the figures of several users. Percentiles of all of them do not follow from those of each."""
+    waits = sum(each.waits for each in figures)
+    return Figures(
+        gpu_s=sum(each.gpu_s for each in figures),
+        waits=waits,
+        wait_mean_s=sum(each.waits * (each.wait_mean_s or 0.0) for each in figures) / waits,
+        wait_max_s=max(each.wait_max_s or 0.0 for each in figures),
+    )
+
+
+def _line(name: str, figures: Figures) -> tuple[str, ...]:
+    waits = (figures.wait_mean_s, figures.wait_median_s, figures.wait_p95_s, figures.wait_max_s)
+    return (
+        name,
+        str(figures.waits),
+        values.hours(figures.gpu_s),
+        *("-" if each is None else wait(each) for each in waits),
+    )
+
+
+def replayed(ours: Mapping[str, Served], first_fit: Mapping[str, Served]) -> str:
+    """Return the waits of each group under both policies."""
+    head = ("REPLAYED", "", "OURS", "90 %", "MOST", "FIRST-FIT", "90 %", "MOST")
+    rows = [
+        (name, str(its.jobs), *(wait(each) for served in (its, first_fit[name]) for each in _waits(served)))
+        for name, its in ours.items()
+    ]
+    return render.table(head, rows, right=range(1, len(head)))
+
+
+def _waits(served: Served) -> tuple[float, float, float]:
+    return served.wait_mean_s, served.wait_p90_s, served.wait_max_s
