@@ -167,16 +167,14 @@ def replay_ours(
     return Replayed(placements=placements, starts=ours.starts, reserved_idle_device_s=idle_s, took_s=took_s)
 
 
-def arriving(
-    requests: Sequence[Request], seen: Callable[[int], None], *, most_s: float = math.inf
-) -> Iterator[Request]:
-    """Yield *requests* in turn, and call *seen* with the number of each; stop after *most_s* seconds.
+def arriving(requests: Sequence[Request], seen: Callable[[int], None], most_s: float) -> Iterator[Request]:
+    """Yield *requests* in turn, and call *seen* with the number of each; after *most_s* seconds no further one.
 
     So a replay of them ends when those that have arrived by then have run.
     """
     until_s = time.monotonic() + most_s
     for number, request in enumerate(requests, 1):
-        if time.monotonic() > until_s:
+        if number > 1 and time.monotonic() > until_s:
             return
         seen(number)
         yield request
@@ -197,7 +195,7 @@ def compare_placements(
     """
     most_s /= len(Preference)
     for placement in (knobs.placement, *(each for each in Preference if each is not knobs.placement)):
-        coming = arriving(requests, seen, most_s=most_s)
+        coming = arriving(requests, seen, most_s)
         ours = replay_ours(coming, site, replace(knobs, placement=placement), seed=seed, slows=True)
         requests, most_s = requests[: len(ours.placements)], math.inf
         yield placement, Served.of(ours.placements)

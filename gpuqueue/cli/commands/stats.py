@@ -174,8 +174,11 @@ def _show_order(client: Client, period: dict[str, datetime | None], most_jobs: i
         Refused: the caller may not see the jobs that would be replayed. The waits are printed before.
 
     """
-    by_size, by_user = (client.history.stats(by, **period) for by in (By.SIZE, By.USER))
+    by_size, by_user = (client.history.stats(by, user=None, **period) for by in (By.SIZE, By.USER))
     light = light_users({each.key: each.figures.gpu_s for each in by_user.groups if each.figures.gpu_s})
+    if not by_size.total.runs and not as_json:
+        click.echo("nothing ran in this time", err=True)
+        return
     if not as_json:
         notes = [f"{values.when(by_size.since)} to {values.when(by_size.until)}.", order_table.LEGEND, *_idle(by_size)]
         click.echo("\n".join([order_table.measured(by_size, by_user, light), "", *notes]))
@@ -190,9 +193,7 @@ def _show_order(client: Client, period: dict[str, datetime | None], most_jobs: i
     if as_json:
         print_json({"by_size": by_size, "by_user": by_user, "light_users": sorted(light), "replay": replay})
     elif replay is not None:
-        idle = f"devices were idle for {values.hours(replay.reserved_idle_device_s)} h because they were reserved."
-        where = f"The newest jobs replayed on {short(own.in_words(history.site), 36)}: with OURS {idle}"
-        click.echo("\n".join(["", order_table.replayed(replay.ours, replay.first_fit), "", *hanging(where, 80)]))
+        click.echo(f"\n{order_table.replayed(replay, own.in_words(history.site))}")
 
 
 def _idle(reported: Statistics) -> list[str]:

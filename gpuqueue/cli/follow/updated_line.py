@@ -83,7 +83,7 @@ class ReplayLine(UpdatedLine):
         now = time.monotonic()
         if self._is_terminal and now >= self._began_s + WRITE_S:
             self._began_s = now
-            self._show(f"replayed: {number} jobs")
+            self._show(f"jobs replayed: {number}")
 
 
 class WaitLine(UpdatedLine):

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from gpuqueue.cli.output import render
 from gpuqueue.cli.output.simulation_table import wait
 from gpuqueue.model.statistics import Figures, Statistics
+from gpuqueue.text.sanitize import short
 from gpuqueue.words import values
 
 if TYPE_CHECKING:  # it needs the queue and a store
-    from gpuqueue.simulator.comparison import Served
+    from gpuqueue.simulator.comparison import BesideFirstFit, Served
 
 LEGEND = (
-    "SMALL jobs have at most half of a card, LARGE ones more, WHOLE ones nine tenths\n"
-    "or more, SEVERAL more than one card. LIGHT are the users with the least GPU-hours\n"
-    "who together have a tenth of them, HEAVY the others."
+    "Small jobs have at most half of a card, large ones more, whole ones nine tenths\n"
+    "or more, several more than one card. Light are the users with the fewest\n"
+    "GPU-hours who together have a tenth of them, heavy the others."
 )
 
 
 def measured(by_size: Statistics, by_user: Statistics, light: frozenset[str]) -> str:
     """Return the waits of the jobs that started in a period. *light* are the light users."""
-    head = ("JOBS", "", "GPU H", "WAIT", "50 %", "95 %", "MOST")
+    head = ("WHOSE", "JOBS", "GPU H", "WAIT", "50 %", "95 %", "MOST")
     return render.table(head, [_line(*each) for each in _groups(by_size, by_user, light)], right=range(1, len(head)))
 
 
@@ -57,14 +58,20 @@ def _line(name: str, figures: Figures) -> tuple[str, ...]:
     )
 
 
-def replayed(ours: Mapping[str, Served], first_fit: Mapping[str, Served]) -> str:
-    """Return the waits of each group under both policies."""
-    head = ("REPLAYED", "", "OURS", "90 %", "MOST", "FIRST-FIT", "90 %", "MOST")
+def replayed(replay: BesideFirstFit, devices: str) -> str:
+    """Return the waits of each group under both policies, on *devices*, and what reservations cost."""
+    head = ("REPLAYED", "JOBS", "OURS", "90 %", "MOST", "FIRST-FIT", "90 %", "MOST")
     rows = [
-        (name, str(its.jobs), *(wait(each) for served in (its, first_fit[name]) for each in _waits(served)))
-        for name, its in ours.items()
+        (name, str(its.jobs), *(wait(each) for served in (its, replay.first_fit[name]) for each in _waits(served)))
+        for name, its in replay.ours.items()
     ]
-    return render.table(head, rows, right=range(1, len(head)))
+    idle = values.hours(replay.reserved_idle_device_s)
+    notes = (
+        f"The newest of these jobs on {short(devices, 36)}, by the rules of this site and by",
+        "first-fit: each job as soon as it fits, no fair share and no reservations.",
+        f"With OURS devices were idle for {idle} h because they were reserved.",
+    )
+    return "\n".join([render.table(head, rows, right=range(1, len(head))), "", *notes])
 
 
 def _waits(served: Served) -> tuple[float, float, float]:

@@ -67,7 +67,11 @@ def placements_legend(compared: Mapping[str, Served], here: str) -> str:
     """Return which of the placements *compared* is best, beside *here*, that of the settings, and a legend."""
     best = min(compared, key=lambda name: compared[name].turnaround_s)
     saved = 1 - compared[best].turnaround_s / compared[here].turnaround_s
-    sooner = f"None ends these jobs {CHANCE:.0%}" if saved < CHANCE else f"{best} ends these jobs {saved:.0%}"
+    sooner = (
+        f"None ends these jobs {values.percent(CHANCE)}"
+        if saved < CHANCE
+        else f"{best} ends these jobs {values.percent(saved)}"
+    )
     return (
         f"\n{sooner} sooner than {here}, the placement of the settings.\n"
         "TURNAROUND from arrival to end: the wait, and the run, which others on its\n"

@@ -51,7 +51,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
         *("--ending", "--exit-code", "--model", "--host", "--min-peak", "--min-duration", "--max-duration", "-c"),
         *("--after", "-r", "--array", "--tag"),
     ),
-    "stats": ("--by", "--since", "--until", "-u", "--json", "--csv", "--learning"),
+    "stats": ("--by", "--since", "--until", "-u", "--json", "--csv", "--learning", "--order", "--jobs"),
     "top": ("-u", "--interval", "--once", "--json"),
     "gpus": ("--json",),
     "limits": ("--json",),

@@ -13,7 +13,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from factories import ADA, BOB, make_spec
+from factories import ADA, BOB, make_offer, make_spec, serve
 from outbox import T0, Outbox, facts
 from site_of_one import BIN, Site
 from terminal import Terminal
@@ -170,7 +170,7 @@ def test_each_picture_is_whole_and_nothing_else_is_written(
     [
         (["stats", "--plot", "charts.pdf"], 2, "name a file that ends in .png or .svg"),
         (["stats", "--plot", "charts.png", "--json"], 2, "exclude each other"),
-        (["stats", "--by", "colour"], 2, "use user, device, host or day"),
+        (["stats", "--by", "colour"], 2, "use user, device, host, day or size"),
         (["stats", "--since", "2026-11-05", "--until", "2026-11-01"], 2, "nothing lies between them"),
         (["stats", "--since", "2020-01-01", "--by", "day"], 2, "at most 400 days"),
         (["stats", "--since", "2999-01-01"], 2, "in the future"),
@@ -263,6 +263,62 @@ def test_learned_memory_is_compared_with_what_was_asked(repeated: Site) -> None:
     assert "asked" == plain["rules"][0]["key"]
     assert {"fit_rate": 1.0, "above_peak": 1.0}.items() <= plain["rules"][0]["figures"].items()
     assert "0 of 0 jobs" in repeated.cli("stats", *PERIOD, "--learning", "--user", "eve").stdout
+
+
+@pytest.fixture
+def busy(site: Site) -> Site:
+    """Return a site with two cards of 24 GiB, and a history of a heavy and a light user with jobs of each size."""
+    site.make_tables()
+    serve(site.queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    outbox = Outbox(site.client.database)
+    sizes = ((ADA, 6, 1), (ADA, 16, 1), (ADA, 24, 1), (ADA, 20, 2), (BOB, 6, 1))
+    for job_id, (account, gib, gpus) in enumerate(sizes, 1):
+        outbox.submit(job_id, make_spec(account=account, mem_bytes=gib * GIB, gpus=gpus))
+        uuids = ",".join(f"GPU-{number}" for number in range(gpus))
+        devices = tuple(replace(each, lease_bytes=gib * GIB) for each in facts(uuids, Peak.unknown()))
+        outbox.run(job_id, devices, Ending.from_status(0), duration_s=2.0 if account is ADA else 0.1)
+    outbox.record()
+    return site
+
+
+def test_the_order_is_told_by_size_and_usage_and_beside_first_fit(busy: Site) -> None:
+    """Waits are shown by size and by light and heavy users, as they were and in a replay with first-fit."""
+    done = busy.cli("stats", *PERIOD, "--order")
+    plain = json.loads(busy.cli("stats", *PERIOD, "--order", "--json").stdout)
+
+    measured, _, replayed, *_ = done.stdout.split("\n\n")
+    groups = ["small", "large", "whole", "several", "light", "heavy", "all"]
+    assert ["WHOSE", *groups] == [line.split()[0] for line in measured.splitlines()]
+    assert ["2", "1", "1", "1", "1", "4", "5"] == [line.split()[1] for line in measured.splitlines()[1:]]
+    assert ["REPLAYED", *groups] == [line.split()[0] for line in replayed.splitlines()]
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert ["bob"] == plain["light_users"]
+    assert pytest.approx(1.0, abs=0.01) == plain["by_size"]["total"]["wait_mean_s"]
+    assert groups == [*plain["replay"]["ours"]] == [*plain["replay"]["first_fit"]]
+
+
+def test_the_order_without_a_replay_starts_no_store(busy: Site) -> None:
+    """With --jobs 0 only the waits of the history are shown."""
+    assert "REPLAYED" not in busy.cli("stats", *PERIOD, "--order", "--jobs", "0").stdout
+    assert json.loads(busy.cli("stats", *PERIOD, "--order", "--jobs", "0", "--json").stdout)["replay"] is None
+
+
+@pytest.mark.parametrize("words", [("--order", "--by", "day"), ("--order", "--learning"), ("--jobs", "5")])
+def test_the_order_has_options_of_its_own(site: Site, words: tuple[str, ...]) -> None:
+    """Options that --order does not take are refused in one line, and so is --jobs without it."""
+    done = site.cli("stats", *words, check=False)
+
+    assert (2, "", 1) == (done.returncode, done.stdout, len(done.stderr.splitlines()))
+    assert "--order" in done.stderr
+
+
+def test_the_placements_are_compared_on_the_own_history(busy: Site) -> None:
+    """Without a trace the jobs of the history are replayed on the devices that are served, beside how they ran."""
+    done = busy.cli("simulate", "--compare", "placement")
+
+    lines = done.stdout.splitlines()
+    assert "5 jobs of 2 users, <0.01 GPU-hours, on 2x24G" == lines[0]
+    assert ["as it was", "spread", "pack", "least-busy"] == [line[:10].strip() for line in lines[3:7]]
 
 
 @pytest.mark.parametrize("words", [("--by", "day"), ("--csv",), ("--plot", "a.png")])

@@ -12,23 +12,29 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bounded import until
 from click.testing import CliRunner, Result
+from factories import make_spec, make_status
 
 from gpuqueue.cli.main import commands
 from gpuqueue.embedded.store import scratch_store
 from gpuqueue.errors import BadRequest, StoreUnreachable
+from gpuqueue.model.device import DeviceKind
+from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.placement import Preference
+from gpuqueue.model.run import Ending, Record, Run, RunDevice
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.scripts import ACTS, Scripts, whole
 from gpuqueue.queue.simulated_clock import CLOCK, NEVER_SILENT, SimulatedClock, SimulatedQueue
-from gpuqueue.simulator import shapes, trace
+from gpuqueue.simulator import own, shapes, trace
+from gpuqueue.simulator.comparison import compare_placements
 from gpuqueue.simulator.ours import EPOCH_MS, Ours
 from gpuqueue.simulator.replay import Placement, replay
 from gpuqueue.simulator.shapes import EXAMPLE, made
@@ -375,7 +381,7 @@ def test_a_replay_asks_the_store_seldom(run: Any, scratch: str) -> None:
 
     stats: Any = client.info("commandstats")
     client.close()
-    assert sum(stats[f"cmdstat_{act}"]["calls"] for act in ("evalsha", "fcall")) < 20 * len(requests)
+    assert stats["cmdstat_evalsha"]["calls"] < 20 * len(requests)
     assert sum(each.wait_s for each in placed) > 3600 * len(requests)
 
 
@@ -539,6 +545,72 @@ def test_json_has_the_same_values_in_full(example: str) -> None:
         assert sum(user["jobs"] for user in each["users"].values()) == 8
 
 
+def test_the_placements_are_compared_by_turnaround(example: str) -> None:
+    """Each placement has a line, the one of the settings first, and the verdict names the best."""
+    words = (example, "--devices", "2x24G", "--compare", "placement")
+
+    shown = command(*words)
+    plain = json.loads(command(*words, "--jobs", "5", "--json").stdout)
+
+    assert shown.exit_code == 0, shown.output
+    lines = shown.stdout.splitlines()
+    assert lines[0].startswith("8 jobs of 3 users, ")
+    assert ["PLACEMENT", "spread", "pack", "least-busy"] == [line.split()[0] for line in lines[2:6]]
+    assert "than spread, the placement of the settings." in shown.stdout
+    assert max(map(len, lines)) <= 80
+    assert {"spread": 5, "pack": 5, "least-busy": 5} == {name: its["jobs"] for name, its in plain["placements"].items()}
+    assert plain["served"] is None
+
+
+def test_a_comparison_that_takes_too_long_has_the_same_jobs_under_each_placement() -> None:
+    """After its time no further job arrives in the first replay, and the others replay the same jobs."""
+    seen: list[int] = []
+    requests = made(20, 1)
+
+    compared = dict(compare_placements(requests, SITE, Knobs(), seen=seen.append, most_s=0.0))
+
+    assert [*Preference] == [*compared]
+    assert {1} == {figures.jobs for figures in compared.values()} == set(seen)
+
+
+def test_the_own_history_is_a_trace_that_was_served() -> None:
+    """A record becomes a request with what its last run was allocated, and the wait that it had."""
+    recorded = (record(7, 100.0, wait_s=30.0, duration_s=60.0), record(8, 0.0, wait_s=5.0, duration_s=10.0))
+
+    read, served = own.trace_of(recorded)
+
+    assert [("8", 0.0, 6 * GIB), ("7", 100.0, 6 * GIB)] == [
+        (each.name, each.arrival_s, each.mem_bytes) for each in read.requests
+    ]
+    assert [(5.0, 10.0), (30.0, 60.0)] == [(each.wait_s, each.run_s) for each in served]
+    devices = (make_status("GPU-0"), make_status("GPU-1", headroom_bytes=GIB), make_status("GPU-2", host="nodeB"))
+    assert "2x24G/1x24G" == own.in_words(own.site_of(devices))
+    assert 3 * 23 * GIB == own.site_of(devices).usable_bytes
+    with pytest.raises(BadRequest, match="no GPU is served here"):
+        own.site_of(())
+
+
+def record(job_id: int, submitted_s: float, *, wait_s: float, duration_s: float) -> Record:
+    """Return the record of a job that asked for 2 GiB and was given 6."""
+    submitted_at = datetime(2026, 11, 1, tzinfo=timezone.utc) + timedelta(seconds=submitted_s)
+    claimed_at = submitted_at + timedelta(seconds=wait_s)
+    job = Job(id=job_id, spec=make_spec(mem_bytes=2 * GIB), state=JobState.SUCCEEDED, submitted_at=submitted_at)
+    device = RunDevice(uuid="GPU-0", lease_bytes=6 * GIB, kind=DeviceKind.GPU)
+    run = Run(
+        job_id=job_id,
+        attempt=1,
+        token="1.a",
+        host="nodeA",
+        worker="w",
+        claimed_at=claimed_at,
+        ended_at=claimed_at + timedelta(seconds=duration_s),
+        ending=Ending.from_status(0),
+        duration_s=duration_s,
+        devices=(device,),
+    )
+    return Record(job=job, runs=(run,))
+
+
 def test_a_job_that_no_device_could_run_is_left_out_and_reported() -> None:
     """A job that fits no device is left out for all policies, with a message."""
     given = "arrival_s,user,mem,duration\n0,ann,4G,10\n0,ann,40G,10\n"
@@ -690,6 +762,9 @@ def test_the_charts_are_written(example: str, tmp_path: Path, kind: str) -> None
             ("--make", "5", "--shape", "gangs", "--devices", "24G", "--slowdown"),
             "--slowdown has no effect on the trace that --make with --shape prints: leave it out",
         ),
+        (("t.csv", "--compare", "placement"), "name the devices: gpuqueue simulate t.csv --compare placement --dev"),
+        (("--compare", "placement", "--placement", "pack"), "--compare excludes --plot and --placement"),
+        (("t.csv", "--jobs", "9"), "--jobs is for --compare"),
         (("t.csv", "--shape", "gangs"), "--shape says what --make prints: add --make 1000"),
         (("t.csv", "--devices", "24G"), "cannot read 't.csv': No such file"),
         (("-", "--devices", "24"), "add the unit: 24M or 24G"),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuqueue.errors import BadRequest, NotAuthenticated
-from gpuqueue.model.access import RULES, AccessPolicy, Action, Audience, Forbidden, may, require
+from gpuqueue.model.access import RULES, AccessPolicy, Action, Audience, Forbidden, Me, may, require
 from gpuqueue.model.caller import ALL_SCOPES, Caller, CallerKind, Scope, Via, anonymous
 from gpuqueue.model.job_spec import Account
 
@@ -141,6 +141,7 @@ def test_a_site_opens_and_closes() -> None:
     assert may(bob, Action.SUBMIT, None, policy) is not None
     assert may(nobody, Action.SEE_SITE, None, policy) is None
     assert may(nobody, Action.SEE_LOGS, ADA, policy) is not None
+    assert ("see-jobs" in Me.of(bob, POLICY).may, "see-jobs" in Me.of(bob, policy).may) == (True, False)
 
 
 @pytest.mark.parametrize(
