@@ -21,6 +21,7 @@
  * @property {number} peak_byte_s
  * @property {number} measured_s
  * @property {number | null} utilisation
+ * @property {number | null} wait_mean_s
  * @property {number | null} wait_median_s
  * @property {number | null} wait_p95_s
  * @property {number} ended

@@ -97,7 +97,8 @@ def simulate(
 
     TRACE.csv is your own file, with at least the columns arrival_s, user, mem and duration_s (see --example), or the
     output of gpuqueue history --csv. - reads standard input. Omitted options use the settings of this account. A replay
-    makes 100 to 400 jobs a second; long queues take longest.
+    makes 100 to 400 jobs a second where two cores are free, and less than half where they are busy; several hosts and
+    reservations take longest.
 
     \b
     Examples:
