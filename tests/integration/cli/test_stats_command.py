@@ -281,7 +281,7 @@ def busy(site: Site) -> Site:
     return site
 
 
-def test_the_order_is_told_by_size_and_usage_and_beside_first_fit(busy: Site) -> None:
+def test_waits_are_shown_by_size_and_usage_and_beside_first_fit(busy: Site) -> None:
     """Waits are shown by size and by light and heavy users, as they were and in a replay with first-fit."""
     done = busy.cli("stats", *PERIOD, "--order")
     plain = json.loads(busy.cli("stats", *PERIOD, "--order", "--json").stdout)
