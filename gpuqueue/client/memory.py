@@ -236,10 +236,9 @@ def with_expected_utilisation(connection: Connection, spec: JobSpec) -> JobSpec:
 def with_expected_duration(connection: Connection, spec: JobSpec) -> JobSpec:
     """Return *spec* with its expected duration, unchanged if the account's own earlier runs do not show it.
 
-    A job with a time limit needs none: a device with an end takes it by its limit. Nobody learns from programs on the
-    path of all users. As above, a submit does not wait for the history.
+    Nobody learns from programs on the path of all users. As above, a submit does not wait for the history.
     """
-    if spec.time_limit_s is not None or not signature.names_a_file(spec.argv, spec.script):
+    if not signature.names_a_file(spec.argv, spec.script):
         return spec
     runs = _runs(connection, spec, needed=False)
     found_s = expected_duration_s(spec.argv[args_start(spec.argv, spec.interpreter) :], runs) if runs else None

@@ -200,12 +200,18 @@ class Shape:
     ) -> Shape:
         """Return the shape of a request with these values. A time limit beyond the last step counts as no limit.
 
-        *expected_s* and *requeue* count only for a job without a limit, on a device with an end.
+        *expected_s* counts if it is below the limit; *requeue* if there is neither, on a device with an end.
         """
         if device is not None and device.is_engine:  # the engine counts as one device, whatever it gives the job
             gpus = 1
         limit_s = cls.step_of(time_limit_s)
-        flag = "" if limit_s else f"d{step}" if (step := cls.step_of(expected_s)) else "" if requeue else "o"
+        flag = (
+            f"d{step}"
+            if (step := cls.step_of(expected_s)) and (not limit_s or step < limit_s)
+            else ""
+            if limit_s or requeue
+            else "o"
+        )
         flags, colon, names = str(placement).partition(":")
         return cls(-(-mem_bytes // MIB) * MIB, limit_s, gpus, pool, device, f"{flags}{flag}{colon}{names}")
 

@@ -412,7 +412,7 @@ def refusals(text: str | None) -> Refusals | None:
 
 
 def device_reservation(text: str) -> DeviceReservation | None:
-    """Return the reservation of a device, whose text is ``job:need:start:blockers``; None if it names no job."""
+    """Return the reservation of a device, whose text is ``job:need:start:blockers:likely``; None if it names no job."""
     job_id, need, start_ms, blockers = [*text.split(":"), "", "", ""][:4]
     holder = _whole(job_id)
     if holder is None:

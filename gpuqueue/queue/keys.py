@@ -69,8 +69,8 @@ dl:<device>            hash    job id -> ``lease:observed:end:alone:busy:nonce``
                                utilisation in percent (with the colon behind it missing if it is unknown), and the nonce
                                of the claim, so that a repeated claim gets the same answer
 leases                 zset    job id -> when the lease expires without a heartbeat
-rsv                    hash    device -> ``job:need:start:blockers``: the reservation for a job that has waited too
-                               long, or for which others were preempted
+rsv                    hash    device -> ``job:need:start:blockers:likely``: the reservation for a job that has waited
+                               too long, or for which others were preempted (see ``lua/shared/capacity.lua``)
 taken:<id>             string  how many ids of members go with an id that the service has taken to sign a job, for a
                                minute (see ``lua/acts/take_ids.lua``)
 idem:<nonce>           string  ``id:time`` of the job, for ten minutes, so that a repeated submit makes one job

@@ -266,8 +266,8 @@ def test_a_job_that_is_placed_by_use_carries_what_runs_alone_showed(learner: Lea
     assert 0.6 == learner.client.jobs.retry(job.id).spec.expected_utilisation
 
 
-def test_a_job_without_a_time_limit_carries_the_duration_of_nine_of_ten_runs(learner: Learner) -> None:
-    """Runs that died do not count. A job with a limit needs none, and the members of an array share one."""
+def test_a_job_carries_the_duration_of_nine_of_ten_runs(learner: Learner) -> None:
+    """Runs that died do not count, and the members of an array share one duration."""
     learner.ran(peak=1, died=True, lasted_s=7000)
     for number in range(10):
         learner.ran(peak=1, lasted_s=60.0 * (number + 1))
@@ -275,7 +275,7 @@ def test_a_job_without_a_time_limit_carries_the_duration_of_nine_of_ten_runs(lea
     job = learner.submit(mem="2G")
     assert (540.0, "d600") == (job.spec.expected_duration_s, job.spec.shape.placement)
     limited = learner.submit(mem="2G", time_limit="1h").spec
-    assert (None, "") == (limited.expected_duration_s, limited.shape.placement)
+    assert (540.0, "d600") == (limited.expected_duration_s, limited.shape.placement)
     assert 540.0 == learner.submit("--seed", "{s}", mem="2G", sweep={"s": [1, 2]}).spec.expected_duration_s
     learner.client.jobs.cancel(job.id)
     assert 540.0 == learner.client.jobs.retry(job.id).spec.expected_duration_s

@@ -167,7 +167,7 @@ def test_a_job_that_may_not_start_before_a_reservation_is_examined_once(
 
     assert jobs[8] == must_claim(queue, external_bytes=2 * GIB).job_id
     assert jobs[9] == must_claim(queue, external_bytes=GIB).job_id
-    assert {"GPU-0": f"{22 * GIB}:0:{reserved}.{start_ms}:{jobs[8]}"} == note(store_url)
+    assert {"GPU-0": f"{22 * GIB}:0:{reserved}.{start_ms}.0:{jobs[8]}"} == note(store_url)
 
     store.hdel(keys.RESERVED, "GPU-0")
     assert jobs[0] == must_claim(queue, external_bytes=GIB).job_id

@@ -20,6 +20,7 @@ from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import DrainOrigin
+from gpuqueue.queue.explanation import Obstacle
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Claim
 from gpuqueue.text.units import GIB, MIB
@@ -167,6 +168,54 @@ def test_the_start_is_unknown_where_what_must_end_has_no_limit(queue: JobQueue) 
 
     assert reserved.start_ms is None
     assert claim(queue) is None
+
+
+@pytest.mark.parametrize(
+    ("limit_h", "expected_h", "starts"),
+    [
+        (3, None, True),
+        (None, 3, True),
+        (5, 3, True),
+        (5, None, False),
+        (None, 5, False),
+        (5, 5, False),
+        (None, None, False),
+    ],
+)
+def test_others_start_before_the_likely_start_by_their_limit_or_earlier_runs(
+    queue: JobQueue, store: redis.Redis, *, limit_h: int | None, expected_h: int | None, starts: bool
+) -> None:
+    """No latest start is known behind a run of four hours without a limit, and four more are likely."""
+    serve(queue)
+    run = submit_and_claim(queue, mem_bytes=10 * GIB)
+    has_run(queue, store, run, 4 * 3600 + 300)
+    waited(queue, store, submit(queue, mem_bytes=23 * GIB), 40 * 3600)
+    (reserved,) = queue.maintenance.reserve(after_s=0, most=1)
+    limit_s, expected_s = (hours and hours * 3600.0 for hours in (limit_h, expected_h))
+    other = submit(queue, mem_bytes=10 * GIB, time_limit_s=limit_s, expected_duration_s=expected_s)
+
+    obstacle = queue.jobs.why(other).devices[0].obstacle
+    won = claim(queue)
+
+    assert reserved.start_ms is None
+    assert (Obstacle.FITS if starts else Obstacle.RESERVED) is obstacle
+    assert (other if starts else None) == (won and won.job_id)
+
+
+def test_nobody_starts_before_a_likely_start_in_the_second_half(queue: JobQueue, store: redis.Redis) -> None:
+    """Runs that last longer than expected delay a reservation, so they may begin only in its first half."""
+    # Else each of them might make room for the next one. The card is reserved for ten hours.
+    serve(queue)
+    run = submit_and_claim(queue, mem_bytes=10 * GIB)
+    large = submit(queue, mem_bytes=23 * GIB)
+    submit(queue, mem_bytes=10 * GIB, expected_duration_s=600.0)
+    for passed_h, is_open in ((6, False), (4, True)):
+        waited(queue, store, large, (40 + passed_h) * 3600)
+        reserve(queue)
+        store.hset(keys.job(large), stored.RESERVED_SINCE_MS, queue.now_ms() - passed_h * 3_600_000)
+        has_run(queue, store, run, 4000)
+        assert [large] == list(reserve(queue))
+        assert is_open == (claim(queue) is not None)
 
 
 def test_the_device_that_has_room_first_is_reserved(queue: JobQueue) -> None:

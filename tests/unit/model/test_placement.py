@@ -158,9 +158,10 @@ def test_what_is_shown_of_a_placement(changes: dict[str, Any], wants: str, put: 
         ({"expected_duration_s": 61.0, "requeue": False}, "d90"),
         ({"expected_duration_s": 1e8, "requeue": False}, "o"),  # beyond the last step
         ({"expected_duration_s": 60.0, "placement": Placement(exclusive=True, models=("A100",))}, "xd60:a100"),
-        ({"expected_duration_s": 60.0, "requeue": False, "time_limit_s": 600.0}, ""),
+        ({"expected_duration_s": 60.0, "requeue": False, "time_limit_s": 600.0}, "d60"),
+        ({"expected_duration_s": 600.0, "requeue": False, "time_limit_s": 600.0}, ""),
     ],
 )
-def test_the_duration_of_a_job_without_a_limit_in_its_shape(changes: dict[str, Any], text: str) -> None:
-    """A device with an end asks for it. Jobs that differ only in it are of different shapes."""
+def test_the_expected_duration_of_a_job_in_its_shape(changes: dict[str, Any], text: str) -> None:
+    """Devices that are reserved or end ask for it. Jobs that differ only in it are of different shapes."""
     assert text == make_spec(**changes).shape.placement

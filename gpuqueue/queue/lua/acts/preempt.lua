@@ -187,12 +187,12 @@ end
 -- Return whether the job would start now on a device reserved for another job, without delaying that one. Same rule as
 -- fits() in claim_room.lua.
 local function starts_beside(device, user, shape)
-  local mem, limit_s, n = parse_shape(shape)
+  local mem, _, n = parse_shape(shape)
   local found = n == 1 and plan({device}, shape, now, user)
   if not found or found.start ~= now then return false end
-  local _, need, start, blockers = parse_reservation(call('HGET', rsv, device.name))
+  local _, need, start, blockers, likely = parse_reservation(call('HGET', rsv, device.name))
   local bytes, places = left_beside(device.name, device.capacity, device.slots, need, blockers)
-  return (mem <= bytes and places >= 1 and not wants_alone(shape)) or ends_before(limit_s, start, now)
+  return (mem <= bytes and places >= 1 and not wants_alone(shape)) or ends_before(asks_of(shape, user), start, likely, now)
 end
 
 local function waits_for_room(id, user, shape) -- promoted jobs do not preempt

@@ -164,18 +164,21 @@ local out, changed, held = {}, false, 0 -- held: devices reserved by these rules
 local needs = {} -- device -> bytes that are reserved there
 local function reserve(id, shape, found)
   local chosen, mem, latest = {}, parse_shape(shape), latest_of(found)
+  call('HSETNX', job_key(id), F.reserved_since_ms, whole(now))
+  local since, by_preemption = unpack(call('HMGET', job_key(id), F.reserved_since_ms, F.by_preemption))
+  since = tonumber(since) or now
+  local ends = by_preemption and 0 or patient_until(id, since, #found.devices)
+  local likely = math.min(found.start, math.floor((since + ends) / 2))
+  if likely <= now + GONE_MS then likely = 0 end
   for _, device in ipairs(found.devices) do
     local need = device.all or mem
-    call('HSET', rsv, device.name, table.concat({id, whole(need), whole(latest), device.blockers}, ':'))
+    call('HSET', rsv, device.name, table.concat({id, whole(need), whole(latest), device.blockers, whole(likely)}, ':'))
     holder[device.name], needs[device.name] = id, need
     chosen[#chosen + 1] = device.name
   end
   call('HSET', job_key(id), F.reserved, table.concat(chosen, ','))
-  call('HSETNX', job_key(id), F.reserved_since_ms, whole(now))
-  local since, by_preemption = unpack(call('HMGET', job_key(id), F.reserved_since_ms, F.by_preemption))
   found.host.held = found.host.held + 1
   if not by_preemption then held = held + #chosen end
-  local ends = by_preemption and 0 or patient_until(id, tonumber(since) or now, #chosen)
   out[#out + 1] = {job_id = id, devices = table.concat(chosen, ','), start_ms = whole(latest), until_ms = whole(ends)}
 end
 

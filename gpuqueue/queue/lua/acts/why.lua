@@ -42,7 +42,7 @@ end
 -- runs have ended: beside that job, or before it.
 local function passes(other, blockers, at)
   local is_beside = fits_beside(other.device, asks, other.device.blockers .. ',' .. blockers)
-  other.is_later = asks.n == 1 and at > 0 and ends_before(asks.limit_s, other.device.start, at)
+  other.is_later = asks.n == 1 and at > 0 and ends_before(asks, other.device.start, other.device.likely, at)
   return other.is_later or is_beside
 end
 

@@ -1,9 +1,9 @@
 -- Reservations: what they leave to other jobs, and when a device will have room. Goes after limits.lua; SHARED in
 -- ../scripts.py lists the scripts that use it.
 --
--- A reservation (rsv) is job:need:start:blockers. `need` is the bytes reserved for the job. `blockers` are the runs
--- that must end before the job fits, comma-separated. `start` is when the last of these must have ended, 0 if one has
--- no time limit.
+-- A reservation (rsv) is job:need:start:blockers:likely. `need` is the bytes reserved for the job. `blockers` are the
+-- runs that must end before the job fits, comma-separated. `start` is when the last of these must have ended, 0 if one
+-- has no time limit. `likely` is when they are likely to have ended, and at most half-way to the end of the reservation.
 local parse_reservation, runs_on, runs_under, left_beside, reserved_in_vain, ends_before, planning_record, is_leaving,
   asks_of, alike, could_host, could_be_hosted, sooner, allowed_by_limits, plan, last_id_before, waits_since
 do
@@ -15,10 +15,10 @@ local function end_of_lease(text, now)
   return now and ends + OVERDUE_MS < now and 0 or ends
 end
 
--- -> job, bytes, start, blockers; or nil
+-- -> job, bytes, start, blockers, likely (0: unknown); or nil
 function parse_reservation(text)
-  local id, need, start, blockers = string.match(text or '', '^(%d+):(%d+):(%d+):?([%d,]*)$')
-  return id, tonumber(need), tonumber(start), blockers
+  local id, need, start, blockers, likely = string.match(text or '', '^(%d+):(%d+):(%d+):?([%d,]*):?(%d*)$')
+  return id, tonumber(need), tonumber(start), blockers, tonumber(likely) or 0
 end
 
 -- Return the runs on a device: {id, bytes counted, when it must have ended (0: unknown), whether it is past that,
@@ -53,8 +53,15 @@ function reserved_in_vain(id, kind)
   return j[1] and j[2] and parse_shape(j[2]) and limit_in_the_way(j[1], j[2], kind) ~= nil
 end
 
--- Return whether a job with this time limit ends before the reserved job starts.
-function ends_before(limit_s, start, now) return limit_s > 0 and start > 0 and now + limit_s * 1000 + GONE_MS <= start end
+-- Return whether a job that asks for this is over before the reserved job starts: by its time limit, before the latest
+-- or the likely start; or by how long earlier runs took, before the likely start.
+function ends_before(asks, start, likely, now)
+  if start == 0 and likely == 0 then return false end -- a claim asks this for many shapes
+  local by, limit_s = now + GONE_MS, asks.limit_s
+  if limit_s > 0 and (by + limit_s * 1000 <= start or by + limit_s * 1000 <= likely) then return true end
+  local lasts_s = likely > 0 and asks.want.lasts_s
+  return lasts_s and by + lasts_s * 1000 <= likely or false
+end
 
 -- Order runs by their end: first those with a time limit, then the others by age.
 local function ends_sooner(a, b)

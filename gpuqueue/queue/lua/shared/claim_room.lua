@@ -5,7 +5,7 @@
 -- (core.lua). Only `parsed` survives a call.
 local host, device, worker, lease_ms, external, nonce, now, stamp
 local available, pool, slots, total, all_slots, kind, capacity, external_bytes, runs -- results of room_of()
-local r_job, r_need, r_start, blockers, room_beside -- the reservation of the device; bytes others may use beside it
+local r_job, r_need, r_start, r_likely, blockers, room_beside -- the reservation of the device; bytes others may use beside it
 local priorities, choosy
 local leases_here -- of the device, from HGETALL
 local drained_from, calendar -- of the device: results of closing_of() (device_end.lua)
@@ -119,9 +119,9 @@ end
 
 -- Read the reservation of the device; drop it if it is in vain.
 local function read_reservation(text, leases)
-  r_job, r_need, r_start, blockers, room_beside = nil, nil, nil, nil, 0
+  r_job, r_need, r_start, r_likely, blockers, room_beside = nil, nil, nil, nil, nil, 0
   if not text then return end
-  r_job, r_need, r_start, blockers = parse_reservation(text)
+  r_job, r_need, r_start, blockers, r_likely = parse_reservation(text)
   if r_job and are_limited() and reserved_in_vain(r_job, kind) then
     unreserve(r_job)
     r_job = nil
@@ -152,7 +152,7 @@ local function fits(shape)
   if asks.mem > available or not most_here(asks) then return false end
   if device_end and not over_in_time(asks, now, device_end) then return false end
   if r_job and not (asks.n == 1 and ((asks.mem <= room_beside and not asks.want.alone)
-    or ends_before(asks.limit_s, r_start, now))) then return false end -- no room beside it, and not over in time
+    or ends_before(asks, r_start, r_likely, now))) then return false end -- no room beside it, and not over in time
   if asks.n == 1 then return cache.only_this end
   local gangs = cache_of('gangs') -- shape -> the devices for it | false
   if gangs[shape] == nil then gangs[shape] = gang(asks, nil) or false end

@@ -49,7 +49,7 @@ local function take_beyond(priority, user, before)
   local function has_room(shape) -- that no reservation and no end blocks; other conditions are not checked
     local asks = asked_by(shape)
     return asks.mem <= available and (not device_end or over_in_time(asks, now, device_end))
-      and (not r_job or (asks.n == 1 and (asks.mem <= room_beside or ends_before(asks.limit_s, r_start, now))))
+      and (not r_job or (asks.n == 1 and (asks.mem <= room_beside or ends_before(asks, r_start, r_likely, now))))
   end
   local function first_with_room(heads)
     for i = 1, #heads, 2 do
@@ -59,7 +59,7 @@ local function take_beyond(priority, user, before)
   if first_with_room(before) then return nil, false end
 
   local shapes, noted = key3('us', priority, user), key3('ub', priority, user)
-  local reserved = r_job and string.format('%s.%.0f', r_job, r_start) or '' -- reserved for which job, and until when
+  local reserved = r_job and string.format('%s.%.0f.%.0f', r_job, r_start, r_likely) or '' -- reserved for which job, and until when
   if device_end then reserved = reserved .. '/' .. whole(device_end) end -- the time left only shrinks
   local bytes, beside, reserved_then, from =
     string.match(call('HGET', noted, device) or '', '^(%d+):(%d+):([^:]*):(%(?%-?%d+)$')

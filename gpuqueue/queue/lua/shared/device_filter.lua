@@ -4,8 +4,8 @@
 -- gpuqueue.model.placement.Placement). The hosts are those that could not start the job (exclusions.lua); no request
 -- has any.
 --   flags    x exclusive devices; w their whole memory too (almost no external processes); s spread; p pack; l least busy;
---            of a job without a time limit: d and how long it probably takes in seconds, or o if that is unknown and the
---            job must not run twice (device_end.lua)
+--            d and how long it probably takes in seconds if that is below its time limit; without either, o if the job
+--            must not run twice (device_end.lua)
 --   models   separated by '+'; each is words separated by '-', all of which must be in a device's name
 --   devices  UUIDs, separated by commas
 --   hosts    names of excluded hosts, separated by commas

@@ -21,7 +21,7 @@ end
 -- -> {at (0: unknown), ids: the runs whose ends make the room, reserved_for: the job with reserved room that must start or
 -- leave first, or nil, gone_before: the jobs with reserved room that this job can start before}
 function room_under_limits(limits, user, shape, start, now)
-  local _, limit_s = parse_shape(shape)
+  local asks = asks_of(shape, user)
   local at, ids, named, others = now, {}, {}, {}
   for _, limit in ipairs(limits) do
     local left = limit.most - limit.used - limit.asked
@@ -39,7 +39,7 @@ function room_under_limits(limits, user, shape, start, now)
   local begins = (at == 0 or start == 0) and 0 or math.max(at, start)
   local gone_before = {}
   for _, room in ipairs(others) do -- a job that ends before the reserved room is needed may use it
-    if begins == 0 or not ends_before(limit_s, room.start, begins) then
+    if begins == 0 or not ends_before(asks, room.start, 0, begins) then
       return {at = 0, ids = ids, reserved_for = room.id, gone_before = {}}
     end
     gone_before[#gone_before + 1] = room.id

@@ -19,12 +19,12 @@ function read_site(now)
       local leases = call('HGETALL', key2('dl', name))
       local available, pool, seen, slots, total, all_slots, kind, capacity, external = room_of(host, name, record, leases)
       if available then
-        local holder, need, start, blockers = parse_reservation(reserved[name])
+        local holder, need, start, blockers, likely = parse_reservation(reserved[name])
         local ends, calendar = closing_of(drained[name], now)
         devices[#devices + 1] = {name = name, host = host, record = record, leases = leases, available = available,
           pool = pool, seen = seen, slots = slots, total = total, all_slots = all_slots, kind = kind,
           capacity = capacity, external = external, runs = runs_on(name, total, nil, leases), ends = ends, calendar = calendar,
-          holder = holder, need = need, start = start, blockers = blockers}
+          holder = holder, need = need, start = start, blockers = blockers, likely = likely}
       end
     end
     site[#site + 1] = {host = host, devices = devices}
@@ -48,7 +48,7 @@ end
 local function is_reserved_for_another(device, job, asks, now)
   local holder = holder_of(device, job.id)
   if not holder or holder == job.id then return false end
-  local is_over_before = asks.n == 1 and ends_before(asks.limit_s, device.start, now)
+  local is_over_before = asks.n == 1 and ends_before(asks, device.start, device.likely, now)
   return not (is_over_before or fits_beside(device, asks, device.blockers))
 end
 
