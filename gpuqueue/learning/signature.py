@@ -371,8 +371,13 @@ def expected_duration_s(words: Sequence[str], runs: Sequence[PastRun]) -> float 
     """
     well = [run for run in runs if run.lasted_s is not None]
     alike = [run for run in well if run.words == words] or well
-    found = sorted([run.lasted_s for run in alike[:LAST] if run.lasted_s is not None])
-    return found[-(-9 * len(found) // 10) - 1] if found else None  # the nearest rank
+    return nine_of_ten([run.lasted_s for run in alike[:LAST] if run.lasted_s is not None])
+
+
+def nine_of_ten(durations_s: Sequence[float]) -> float | None:
+    """Return the duration within which nine of ten of these are, by the nearest rank; None if there are none."""
+    found = sorted(durations_s)
+    return found[-(-9 * len(found) // 10) - 1] if found else None
 
 
 def _rounded(found: Sequence[float]) -> float:

@@ -16,10 +16,12 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from collections import Counter
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Collection, Container, Hashable, Mapping, Sequence
 from operator import attrgetter
 
+from gpuqueue.learning.rule import LAST
+from gpuqueue.learning.signature import nine_of_ten
 from gpuqueue.model.device import Device, DeviceKind
 from gpuqueue.model.event import Act, Cursor
 from gpuqueue.model.job import JobState
@@ -48,7 +50,7 @@ class Ours:
 
     A wake-up message reaches all workers at the same time, and the order in which they poll is random. *seed* sets
     this order. *skip* omits the polls of devices that have no room for any waiting job. *expected* returns what is
-    known of the utilisation of a job when it is submitted.
+    known of the utilisation of a job when it is submitted. How long it takes is learned from the runs that have ended.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Ours:
         self._has_limits = knobs.limits != Limits()
         self._chances = Chances(site, has_limits=self._has_limits)
         self._due = Moments(self._waiting)
+        self._past: defaultdict[Hashable, deque[float]] = defaultdict(lambda: deque(maxlen=LAST))
         self._again_s: float | None = None
         self._ticked_s, self._reaped_s, self._changed = 0.0, 0.0, False
         self._ends: set[int] = set()
@@ -109,7 +112,8 @@ class Ours:
     def arrive(self, request: Request, now_s: float) -> None:
         """Submit a job for *request*."""
         self._is(now_s)
-        job = self._queue.requests.submit(_spec(request, self._expected(request)), nonce=self._nonce())
+        lasts_s = nine_of_ten(self._past[_program(request)])
+        job = self._queue.requests.submit(_spec(request, self._expected(request), lasts_s), nonce=self._nonce())
         self._waiting[job.id] = request
         self._chances.arrive(request)
         for after_s in (self._knobs.reserve_after_s, self._knobs.age_after_s):
@@ -130,6 +134,8 @@ class Ours:
             duration_s=placement.run_s,
             devices=(),
         )
+        if placement.request.run_s == placement.request.duration_s:  # else its time limit ended it
+            self._past[_program(placement.request)].append(placement.run_s)
         self._chances.leave(placement)
         self._changed = True
         self._reported += 1
@@ -285,7 +291,12 @@ class Ours:
         self._reported = 0
 
 
-def _spec(request: Request, expected: float | None) -> JobSpec:
+def _program(request: Request) -> Hashable:
+    """Return what stands for the program of a job, of which a trace has only the name and the request."""
+    return request.user, request.name, request.mem_bytes, request.gpus, request.time_limit_s
+
+
+def _spec(request: Request, expected: float | None, lasts_s: float | None) -> JobSpec:
     return JobSpec(
         argv=("simulated",),
         cwd="/",
@@ -296,6 +307,7 @@ def _spec(request: Request, expected: float | None) -> JobSpec:
         time_limit_s=request.time_limit_s,
         priority=request.priority,
         expected_utilisation=expected,
+        expected_duration_s=lasts_s,
     )
 
 
