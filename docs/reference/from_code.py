@@ -170,7 +170,9 @@ def _in_words(name: str, value: object) -> str:
         return f"`{value}`"
     if name.endswith("_bytes") and isinstance(value, int):
         return f"`{format_bytes(value)}`"
-    return f"`{_duration(value)}`" if isinstance(value, float) else f"`{value}`"
+    if isinstance(value, float):
+        return f"`{_duration(value)}`" if name.endswith("_s") else f"`{100 * value:g} %`"
+    return f"`{value}`"
 
 
 def _duration(value_s: float) -> str:

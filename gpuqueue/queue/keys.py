@@ -81,8 +81,8 @@ meta                   hash    the version of the layout; the last tick and the 
                                the start and the half-life of usage decay; the users that may use the highest priority,
                                and those that may change the jobs of others; the placement of jobs on one device; the
                                last recorded event; from the opening: the last id in the history, the floor of new ids,
-                               and when claims begin; how often a job was moved to the front; how many devices may be
-                               reserved on average (``reserve_average``), and when the next may be (``reserve_at``);
+                               and when claims begin; how often a job was moved to the front; when devices may be
+                               reserved again (``reserve_at``);
                                whether the site borrows GPUs from an engine (``borrows``);
                                how long devices were idle because they were reserved (see
                                ``lua/shared/reserved_idle.lua``)

@@ -40,14 +40,17 @@ class Maintenance:
         return {int(job_id): JobState(state) for job_id, state in zip(reply[::2], reply[1::2], strict=True)}
 
     @answering
-    def reserve(self, *, after_s: float, most: int) -> list[Reservation]:
+    def reserve(self, *, after_s: float, most: int, budget: float | None = None) -> list[Reservation]:
         """Reserve room for at most *most* jobs per host that waited *after_s* seconds; return all reservations."""
-        return [*self.check_reservations(after_s=after_s, most=most).made]
+        return [*self.check_reservations(after_s=after_s, most=most, budget=budget).made]
 
     @answering
-    def check_reservations(self, *, after_s: float, most: int) -> Reservations:
-        """Do as :meth:`reserve`, and return also when the next call may make a difference."""
-        return replies.reservations(self._store.scripts.run("reserve", to_ms(after_s), most))
+    def check_reservations(self, *, after_s: float, most: int, budget: float | None = None) -> Reservations:
+        """Do as :meth:`reserve`, and return also when the next call may make a difference.
+
+        *budget* is the part of all device time that may be idle because reserved, on average; None: any.
+        """
+        return replies.reservations(self._store.scripts.run("reserve", to_ms(after_s), most, f"{budget or 0.0:.4f}"))
 
     @answering
     def reserved_idle_device_s(self) -> float:

@@ -154,6 +154,13 @@ def _or_none(parse: Callable[[str], _Value]) -> Callable[[str], _Value | None]:
     return lambda raw: None if raw.lower() == "none" else parse(raw)
 
 
+def _percent(raw: str) -> float:
+    number = re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]{1,2})?) ?%", raw.strip())
+    if number is None or not 0 < float(number[1]) <= 100:  # noqa: PLR2004 - all of it
+        raise BadRequest(f"{brief(raw)} is no percentage: write 3 %, or none for no bound")
+    return float(number[1]) / 100
+
+
 def _late(parser: Callable[[], Callable[[str], _Value]]) -> Callable[[str], _Value]:
     """Return the parser that *parser* returns, whose module is imported for the first value."""
     return lambda raw: parser()(raw)  # noqa: PLW0108 - the lambda delays the import
@@ -317,6 +324,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "reserve_hours": _COUNT,
     "reserve_after_s": _or_none(parse_duration),
     "reservations": _COUNT,
+    "reserve_budget": _or_none(_percent),
     "age_after_s": _or_none(parse_duration),
     "preempt": str,
     "preempt_after_s": parse_duration,

@@ -152,6 +152,8 @@ class Settings:
     reserve_after_s: float | None = 600.0
     #: Most jobs for which devices of one host are reserved at a time.
     reservations: int = 1
+    #: Part of all device time that may be idle because reserved, on average, such as ``3 %``; None: any.
+    reserve_budget: float | None = 0.03
     #: How long a job waits at its priority before it is promoted to the next (aging); None: no promotion.
     age_after_s: float | None = 86400.0
     #: Which priorities may preempt which, such as ``urgent: low normal``. Empty: none.

@@ -222,7 +222,9 @@ class Ours:
             self._reserve(self._knobs.reserve_after_s)
 
     def _reserve(self, after_s: float) -> None:
-        found = self._queue.maintenance.check_reservations(after_s=after_s, most=self._knobs.reservations)
+        found = self._queue.maintenance.check_reservations(
+            after_s=after_s, most=self._knobs.reservations, budget=self._knobs.reserve_budget
+        )
         self._chances.reserve(self._queue.reservation_texts() if found.made else {}, self._waiting)
         due = {each.until_ms for each in found.made if each.until_ms is not None}
         due |= {found.again_ms} if found.again_ms is not None else set()

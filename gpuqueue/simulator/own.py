@@ -131,6 +131,7 @@ def knobs_of(settings: Settings) -> Knobs:
         limits=settings.site_limits().of_runs(),
         reserve_after_s=settings.reserve_after_s,
         reservations=settings.reservations,
+        reserve_budget=settings.reserve_budget,
         age_after_s=settings.age_after_s,
         placement=settings.placement,
         tick_s=settings.heartbeat_s,

@@ -105,6 +105,7 @@ class Knobs:
     limits: Limits = field(default_factory=Limits)
     reserve_after_s: float | None = 600.0
     reservations: int = 1
+    reserve_budget: float | None = 0.03
     age_after_s: float | None = 86400.0
     placement: Preference = Preference.SPREAD
     tick_s: float = 10.0

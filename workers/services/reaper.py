@@ -83,7 +83,8 @@ class Reaper:
                 log.info("%s jobs waited long and were promoted by one priority", promoted)
         self.preempt()
         after_s, most = settings.reserve_after_s, settings.reservations
-        found = self._queue.maintenance.reserve(after_s=after_s or 0.0, most=0 if after_s is None else most)
+        most, budget = 0 if after_s is None else most, settings.reserve_budget
+        found = self._queue.maintenance.reserve(after_s=after_s or 0.0, most=most, budget=budget)
         reserved = {each.job_id: each.devices for each in found}
         for job_id, devices in reserved.items():
             if self._reserved.get(job_id) != devices:

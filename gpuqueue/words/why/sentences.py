@@ -372,7 +372,7 @@ def _not_reserved(found: Why, now: datetime) -> Iterator[str]:
         return
     if explanation.reserve_from_ms is not None:
         until = clock(explanation.reserve_from_ms)
-        yield f"nothing is reserved for any job before {until}: many devices were reserved until now"
+        yield f"nothing is reserved for any job before {until}: devices were idle for others (setting reserve_budget)"
     else:
         is_alone = all(each.reservation is None for each in found.devices.values())
         others = "" if is_alone else "devices are reserved for other jobs, or "

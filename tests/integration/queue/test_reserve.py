@@ -36,7 +36,7 @@ def token_of(queue: JobQueue, job_id: int) -> str:
 
 def reserve(queue: JobQueue, *, most: int = 1) -> dict[int, tuple[str, ...]]:
     """Run the reservation tick for all waiting jobs and return the reserved devices of each job."""
-    return {each.job_id: each.devices for each in queue.maintenance.reserve(after_s=0, most=most)}
+    return {each.job_id: each.devices for each in queue.maintenance.reserve(after_s=0, most=most, budget=0.1)}
 
 
 def small(queue: JobQueue, **changes: object) -> int:
@@ -267,7 +267,7 @@ def test_one_job_a_host_unless_more_are_allowed(queue: JobQueue) -> None:
     for i in range(3):
         submit_and_claim(queue, f"GPU-{i}", mem_bytes=4 * GIB)
     first = submit(queue, mem_bytes=23 * GIB)
-    second = submit(queue, mem_bytes=22 * GIB)
+    second = submit(queue, mem_bytes=22 * GIB, account=BOB)
 
     assert {first} == reserve(queue).keys()
     reserved = reserve(queue, most=2)
@@ -290,6 +290,8 @@ def test_devices_are_reserved_for_one_job_at_a_time(queue: JobQueue, store: redi
         assert {job_id: (uuid,)} == reserve(queue)
         assert {job_id: (uuid,)} == reserve(queue)
         wait_on(store, job_id, 61)
+        assert {} == reserve(queue)
+        end_the_pause(store)
 
 
 def test_a_job_that_waits_anew_has_its_turn_by_the_new_wait(queue: JobQueue, store: redis.Redis) -> None:
@@ -376,24 +378,22 @@ def test_prospects_are_judged_again_later(queue: JobQueue, store: redis.Redis) -
     assert 0 < found.again_ms - queue.now_ms() <= 300_000
 
 
-def test_a_pause_follows_a_reservation_of_many_devices(queue: JobQueue, store: redis.Redis) -> None:
-    """After devices were reserved for a job on four of four cards, nothing is reserved for seven times as long."""
-    # Half a device may be reserved on average. The first minute is free.
+def test_nothing_is_reserved_until_what_was_idle_is_within_the_budget(queue: JobQueue, store: redis.Redis) -> None:
+    """Five sixths of four cards were idle for a minute. With a budget of a tenth that is paid after 500 s."""
     cards = [f"GPU-{number}" for number in range(4)]
     serve(queue, *map(make_offer, cards))
     for uuid in cards:
         submit_and_claim(queue, uuid, mem_bytes=4 * GIB)
     gang = submit(queue, mem_bytes=23 * GIB, gpus=4)
     assert [gang] == list(reserve(queue))
-    store.hincrby(keys.job(gang), stored.RESERVED_SINCE_MS, -110_000)
+    store.hincrby(keys.META, "fair", 60_000)
     queue.jobs.cancel(gang)
     single = submit(queue, mem_bytes=23 * GIB)
 
-    found = queue.maintenance.check_reservations(after_s=0, most=1)
+    found = queue.maintenance.check_reservations(after_s=0, most=1, budget=0.1)
 
-    assert ((), 290) == (found.made, pytest.approx(((found.again_ms or 0) - queue.now_ms()) / 1000, abs=10))
-    end_the_pause(store)
-    assert [single] == list(reserve(queue))
+    assert ((), 440) == (found.made, pytest.approx(((found.again_ms or 0) - queue.now_ms()) / 1000, abs=10))
+    assert [single] == [each.job_id for each in queue.maintenance.reserve(after_s=0, most=1)], "without a budget"
     queue.jobs.cancel(single)
     assert {} == reserve(queue)
     assert queue.maintenance.check_reservations(after_s=0, most=1).again_ms is None
@@ -422,6 +422,7 @@ def test_a_large_job_has_its_turn_before_later_ones(queue: JobQueue) -> None:
 def wait_on(store: redis.Redis, job_id: int, passed_s: int = 120) -> None:
     """Let *passed_s* seconds pass since the devices were reserved for a job."""
     store.hincrby(keys.job(job_id), stored.RESERVED_SINCE_MS, -passed_s * 1000)
+    store.hincrby(keys.META, "fair", passed_s * 1000)
 
 
 def end_the_pause(store: redis.Redis) -> None:

@@ -169,7 +169,7 @@ GOOD: dict[str, list[Any]] = {
     "lose_host": ["nodeA", "", 3, 0],
     "lose": [1, "1.abc0", 3, "text", 1, "", "why"],
     "reap": [3, 300_000, 10_000, 100, 5],
-    "reserve": [0, 1],
+    "reserve": [0, 1, "0.0300"],
     "promote": [0, 100],
     "preempt": [0, 60_000, 5, 3, "01", 2, "0"],
     "preempt_devices": [60_000, "GPU-0", "GPU-1"],

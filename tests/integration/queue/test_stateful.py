@@ -213,6 +213,7 @@ class Site(RuleBasedStateMachine):
         nonce = new_nonce()
         waiting = [job.id for job in self.queue.jobs.live() if job.reason is not WaitReason.ARRAY_LIMIT]
         fits = {job_id for job_id in waiting if self._fits(job_id, device)}
+        reserved = self.client.hgetall(keys.RESERVED)
         claimed = self._sought(device, nonce, fits)
         if again and claimed is not None:
             assert claimed == self.queue.runs.claim(self.offer(device), worker=device, lease_s=300, nonce=nonce)
@@ -231,6 +232,7 @@ class Site(RuleBasedStateMachine):
         assert claimed.attempt == self.attempts[claimed.job_id]
         self._remember(claimed)
         self._check_ends(claimed)
+        self._check_reserved(claimed, reserved)
         wanted = claimed.spec.placement
         assert not wanted.devices or set(claimed.devices) <= set(wanted.devices)
         names = [MODELS[each] for each in claimed.devices]
@@ -252,6 +254,21 @@ class Site(RuleBasedStateMachine):
                 others = [each.begins_at for each in device.calendar if spec.account.name not in each.users]
                 assert not others or lasts_s is not None or spec.requeue, "it cannot be preempted at a reservation"
                 assert not others or over_at < min(others), "it goes on into a reservation of others"
+
+    def _check_reserved(self, claimed: Claim, before: dict[str, str]) -> None:
+        """Check that a run delays no other job for which its devices are reserved, as far as durations are known."""
+        spec, after = claimed.spec, self.client.hgetall(keys.RESERVED)
+        for device in claimed.devices:
+            if device not in before or before[device] != after.get(device):
+                continue  # its own, or in vain
+            _, need, start, blockers, likely = before[device].split(":")
+            most = ((spec.time_limit_s, max(int(start), int(likely))), (spec.expected_duration_s, int(likely)))
+            if any(lasts_s is not None and claimed.claimed_ms + lasts_s * 1000 < by_ms for lasts_s, by_ms in most):
+                continue
+            leases = self.client.hgetall(f"{{gq}}:dl:{device}")
+            stay = [text.split(":") for job_id, text in leases.items() if job_id not in blockers.split(",")]
+            used = sum(max(int(lease), int(observed)) for lease, observed, *_ in stay)
+            assert used + int(need) <= 24 * GIB - HEADROOM_BYTES[device], "it delays the job with the reservation"
 
     def _remember(self, claimed: Claim) -> None:
         """Check a claim's token: it is unique, even after data loss, and names the attempt of the claim."""
@@ -447,6 +464,12 @@ class Site(RuleBasedStateMachine):
             return
         begins_at = from_epoch_ms(self.queue.now_ms()) + timedelta(seconds=in_s)
         self.queue.devices.drain([uuid], origin=DrainOrigin.PERSON, why="", by="ada", begins_at=begins_at)
+
+    @rule()
+    def wait_for_a_day(self) -> None:
+        """Let every job have waited for one more day, so that devices may be reserved for hours."""
+        for job_id in self.client.zrange(keys.LIVE, 0, -1):
+            self.client.hincrby(keys.job(job_id), stored.SUBMITTED_MS, -86_400_000)
 
     @rule(most=st.sampled_from([1, 2, 0]))
     def reserve(self, most: int) -> None:

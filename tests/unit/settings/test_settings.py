@@ -119,6 +119,16 @@ def test_results_may_be_large_and_stay_for_ever() -> None:
         Settings.load({**HERE, "GPUQUEUE_RESULTS_LIMIT": "1K"})
 
 
+def test_the_budget_of_reservations_is_a_percentage() -> None:
+    """It needs its sign, and 0 % is refused: `reserve_after` turns reservations off."""
+    texts = {"3 %": 0.03, "0.5%": 0.005, "100 %": 1.0, "none": None}
+    for text, budget in texts.items():
+        assert budget == Settings.load({**HERE, "GPUQUEUE_RESERVE_BUDGET": text}).reserve_budget
+    for text in ("3", "0 %", "101 %", "-1 %", "%"):
+        with pytest.raises(BadRequest, match="is no percentage: write 3 %, or none for no bound"):
+            Settings.load({**HERE, "GPUQUEUE_RESERVE_BUDGET": text})
+
+
 def test_an_unknown_key_in_the_file_is_refused(tmp_path: Path) -> None:
     """An unknown key is refused, so that a misspelled setting is not ignored silently."""
     file = tmp_path / "config.toml"

@@ -7,14 +7,14 @@
 -- 2. End: a reservation lasts as long as the job had waited. On more than a quarter of all devices (MOST_PART) it lasts for
 --    a shorter time, so that the product is the same: on all devices for a quarter of the wait.
 -- 3. Prospect: only if the job is likely to start within half of that (prospects.lua).
--- 4. Cost: devices are reserved for one job at a time, or for several on an eighth of all devices (PART). If one job had
---    more than that, nothing is reserved afterwards until the average is an eighth again (`unreserve` in state.lua).
+-- 4. Cost: devices are reserved for one job at a time, or for several on an eighth of all devices
+--    (PART). Nothing new is reserved until what was idle is within the budget on average (reserved_idle.lua).
 --
--- ARGV: after_ms  most (reservations on one host)
+-- ARGV: after_ms  most (reservations on one host)  the budget: the part of all devices that may be idle (0: any)
 -- returns JSON: reservations: for each, job_id, devices (comma-separated), start_ms (latest start; '0': unknown), and
 --   until_ms: when the reservation ends ('0': with the preempted runs); again_ms: when a call may reserve more although
 --   nothing has changed, else '0'
-local wrong = expect {'ms', 'count'}
+local wrong = expect {'ms', 'count', 'rate'}
 if wrong then return wrong end
 local after_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2])
 local MOST_SHAPES, MOST_CHECKS, AT_LEAST_MS, A_DAY_MS = 64, 32000, 60000, 86400000
@@ -131,6 +131,7 @@ end
 
 -- ---- devices -------------------------------------------------------------------------------------------------------
 
+charge_idle(tonumber(ARGV[3]), #served, now)
 foresee(served, now) -- from here on, `ends` of a run is when it is likely to end
 local function latest_of(found) return latest_start(found, runs, now) end
 
@@ -191,7 +192,7 @@ local function forget(id, devices)
   changed = true
 end
 
-local average = #served * PART -- devices reserved on average
+local average = #served * PART -- devices reserved for several jobs
 
 local ids = {}
 for id in pairs(reservations) do ids[#ids + 1] = id end
@@ -242,7 +243,6 @@ local function consider(job)
     return true
   end
   if not is_affordable(found) then return false end
-  set_meta('reserve_average', string.format('%.3f', average))
   reserve(job.id, job.shape, found)
   changed = true
   return true
@@ -284,6 +284,6 @@ end
 local room = false
 for _, host in ipairs(hosts) do room = room or host.held < most end
 if room then fill() end
-count_idle(served, needs, now)
+note_idle(served, needs, now)
 if changed then wake('room') end
 return cjson.encode({reservations = out, again_ms = whole(again or 0)})

@@ -105,23 +105,13 @@ local function enqueue(id, priority, user, shape)
 end
 
 -- Drop the reservation of a job that has started or no longer waits. -> whether it had one
--- If it was on more devices than may be reserved on average (see reserve.lua), nothing is reserved again before the
--- average is within that.
 local function unreserve(id)
-  local names, since, by_preemption = unpack(call('HMGET', job_key(id), F.reserved, F.reserved_since_ms, F.by_preemption))
+  local names = call('HGET', job_key(id), F.reserved)
   if not names then return false end
-  local count = 0
   for device in string.gmatch(names, '[^,]+') do
-    count = count + 1
     if string.match(call('HGET', P .. 'rsv', device) or '', '^(%d+):') == id then call('HDEL', P .. 'rsv', device) end
   end
   call('HDEL', job_key(id), F.reserved, F.reserved_since_ms, F.by_preemption)
-  local average = tonumber(call('HGET', P .. 'meta', 'reserve_average') or '')
-  since = tonumber(since or '')
-  if average and since and not by_preemption and count > average then -- the first minute is free
-    local from = math.max(tonumber(call('HGET', P .. 'meta', 'reserve_at') or '') or 0, since)
-    call('HSET', P .. 'meta', 'reserve_at', whole(math.floor(from + math.max(0, now_ms() - since - 60000) * count / average)))
-  end
   return true
 end
 
