@@ -276,6 +276,18 @@ def test_one_job_a_host_unless_more_are_allowed(queue: JobQueue) -> None:
     assert {} == reserve(queue, most=0)
 
 
+def test_a_user_has_one_reservation_at_a_time(queue: JobQueue) -> None:
+    """If two are allowed, the second is for the first job of another user, also if it came later."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    for i in range(2):
+        submit_and_claim(queue, f"GPU-{i}", mem_bytes=4 * GIB)
+    first = submit(queue, mem_bytes=23 * GIB)
+    submit(queue, mem_bytes=22 * GIB)
+    of_bob = submit(queue, mem_bytes=21 * GIB, account=BOB)
+
+    assert [first, of_bob] == sorted(reserve(queue, most=2))
+
+
 def test_devices_are_reserved_for_one_job_at_a_time(queue: JobQueue, store: redis.Redis) -> None:
     # When its reservation ends, the next job has its turn, then it again. Regression: a job for a card that was
     # occupied for days had the host's only reservation, and a job for the other card waited as long.

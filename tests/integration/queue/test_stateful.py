@@ -478,6 +478,9 @@ class Site(RuleBasedStateMachine):
         held = [device for each in reservations for device in each.devices]
         assert len(held) == len(set(held)), "a device is reserved for two jobs"
         assert not any(self._is_beyond(each) for each in reservations), "a device is reserved in vain"
+        jobs = {job.id: job for job in self.queue.jobs.live()}
+        users = [jobs[each.job_id].spec.account.name for each in reservations if each.until_ms is not None]
+        assert len(users) == len(set(users)), "devices are reserved for two jobs of one user"
         ended = {each.device.uuid for each in self.queue.devices.all() if each.drains}
         assert not ended & set(held), "a device is reserved after its end"
 

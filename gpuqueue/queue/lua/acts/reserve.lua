@@ -7,7 +7,7 @@
 -- 2. End: a reservation lasts as long as the job had waited. On more than a quarter of all devices (MOST_PART) it lasts for
 --    a shorter time, so that the product is the same: on all devices for a quarter of the wait.
 -- 3. Prospect: only if the job is likely to start within half of that (prospects.lua).
--- 4. Cost: devices are reserved for one job at a time, or for several on an eighth of all devices
+-- 4. Cost: devices are reserved for one job at a time, or for several of different users on an eighth of all devices
 --    (PART). Nothing new is reserved until what was idle is within the budget on average (reserved_idle.lua).
 --
 -- ARGV: after_ms  most (reservations on one host)  the budget: the part of all devices that may be idle (0: any)
@@ -38,7 +38,7 @@ for _, name in ipairs(names) do
   hosts[#hosts + 1] = host
 end
 
-local holder, reservations = {}, {} -- device -> job; job -> {device -> text}
+local holder, reservations, waited_for = {}, {}, {} -- device -> job; job -> {device -> text}; user -> true
 local texts = call('HGETALL', rsv)
 for i = 1, #texts, 2 do
   local id = parse_reservation(texts[i + 1])
@@ -163,7 +163,8 @@ end
 
 local out, changed, held = {}, false, 0 -- held: devices reserved by these rules, not by preemption
 local needs = {} -- device -> bytes that are reserved there
-local function reserve(id, shape, found)
+local function reserve(id, user, shape, found)
+  waited_for[user] = true
   local chosen, mem, latest = {}, parse_shape(shape), latest_of(found)
   call('HSETNX', job_key(id), F.reserved_since_ms, whole(now))
   local since, by_preemption = unpack(call('HMGET', job_key(id), F.reserved_since_ms, F.by_preemption))
@@ -212,7 +213,7 @@ for _, id in ipairs(ids) do -- a reservation stays where it is: with room elsewh
   end
   if here then
     here.host = host
-    reserve(id, job.shape, here)
+    reserve(id, job.user, job.shape, here)
   else
     forget(id, devices)
     reservations[id] = nil
@@ -235,6 +236,7 @@ local function beyond_everywhere(user, shape) return limit_in_the_way(user, shap
 
 -- Reserve devices for a job if it has good prospects. -> whether the others may have their turn
 local function consider(job)
+  if waited_for[job.user] then return true end
   local found = best_for(job.id, job.user, job.shape)
   if not found or found.start == now then return true end
   local is_likely, next_at = has_prospects(found.start, patience_ms(judged_at(now) - job.since, #found.devices), now)
@@ -243,7 +245,7 @@ local function consider(job)
     return true
   end
   if not is_affordable(found) then return false end
-  reserve(job.id, job.shape, found)
+  reserve(job.id, job.user, job.shape, found)
   changed = true
   return true
 end
@@ -252,7 +254,7 @@ end
 local function fill_at(priority, limits)
   local jobs = {}
   oldest_first(priority, last_that_waits(), function(id, user, shape)
-    if reservations[id] or not parse_shape(shape) then return false end
+    if reservations[id] or waited_for[user] or not parse_shape(shape) then return false end
     local like = alike(user, shape) -- jobs that are alike here have the same room
     local since = not limits.checked[like] and not beyond_everywhere(user, shape) and waits_since(id, now)
     if since and since <= moment then
