@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from typing import Any
 
@@ -105,6 +106,9 @@ class Series:
     last: tuple[int, Point] | None = None
     least: tuple[int, Point] | None = None
     largest: tuple[int, Point] | None = None
+    #: Whether the code of the job reports it. What the log says of it counts no more: only a value of the code has a
+    #: time of its own, and which of both is the newer one is not known.
+    from_code: bool = False
 
     def __post_init__(self) -> None:
         points = [*self.kept, *(each[1] for each in (self.last, self.least, self.largest) if each is not None)]
@@ -197,7 +201,8 @@ class Collected:
             return
         at_s, step = number_of(plain.get("at_s")), plain.get("step")
         after_s = (at_s if at_s is not None and since_s <= at_s <= now_s else now_s) - since_s
-        self.add_metrics(_dict(plain.get("metric")).items(), after_s, step if _is_step(step) else None)
+        values = _dict(plain.get("metric")).items()
+        self.add_metrics(values, after_s, step if _is_step(step) else None, from_code=True)
         for name, value in _dict(plain.get("param")).items():
             if isinstance(value, str) and _has_room(self.params, name):
                 self.params[name] = value[:MAX_TEXT]
@@ -205,12 +210,17 @@ class Collected:
         if isinstance(result, dict) and _is_kept(result):
             self.result = result
 
-    def add_metrics(self, values: Iterable[tuple[str, object]], after_s: float, step: int | None) -> None:
-        """Add one value for each name, *after_s* seconds after the start of the run."""
+    def add_metrics(
+        self, values: Iterable[tuple[str, object]], after_s: float, step: int | None, *, from_code: bool = False
+    ) -> None:
+        """Add one value for each name, *after_s* seconds after the start of the run; of the code or of the log."""
         for name, plain in values:
             value = number_of(plain)
             if value is not None and _has_room(self.metrics, name):
                 series = self.metrics.setdefault(name, Series())
+                if series.from_code and not from_code:
+                    continue
+                series.from_code = from_code
                 series.add(value, round(max(0.0, after_s), 3), step, self._most)
 
     def broken(self) -> str | None:
@@ -269,20 +279,27 @@ _PAIR = pattern(r"(?:^|\s)([^\s=]{1,64})=(?:tensor\()?([^\s,;)]{1,40})")
 _ITEM = pattern(r"'([^']{1,64})': '?(?:tensor\()?([^\s,')}]{1,40})'?")
 
 
-def metrics_in(text: bytes) -> Iterable[tuple[dict[str, str], int | None]]:
-    """Yield the values by name, and the step, of each line of a log that reports metrics, then those beside bars."""
-    for found in _LINE.finditer(text):
-        pairs, items = found[1], found[2]
-        if pairs is not None:
-            values = dict(_PAIR.findall(pairs.decode("utf-8", "replace")))
-            step = values.pop("step", "")
-            yield values, int(step) if step.isascii() and step.isdigit() and len(step) < 16 else None  # noqa: PLR2004
-        elif items.rstrip().endswith(b"}"):
-            values = dict(_ITEM.findall(items.decode("utf-8", "replace")))
-            if "epoch" in values:
-                yield values, None
-    for found in _BAR.finditer(text):
-        values = dict(_PAIR.findall(_COLON.sub(r"\1=", (found[1] or found[2]).decode("utf-8", "replace"))))
-        values.pop(_NO_METRIC, None)
-        if values:
+def metrics_in(text: bytes) -> Iterator[tuple[dict[str, str], int | None]]:
+    """Yield the values by name, and the step, of each line and bar of a log that reports metrics, in their order."""
+    found = [*((each, _of_line) for each in _LINE.finditer(text)), *((each, _of_bar) for each in _BAR.finditer(text))]
+    for each, read in sorted(found, key=lambda pair: pair[0].end()):
+        yield from read(each)
+
+
+def _of_line(line: re.Match[bytes]) -> Iterator[tuple[dict[str, str], int | None]]:
+    pairs, items = line[1], line[2]
+    if pairs is not None:
+        values = dict(_PAIR.findall(pairs.decode("utf-8", "replace")))
+        step = values.pop("step", "")
+        yield values, int(step) if step.isascii() and step.isdigit() and len(step) < 16 else None  # noqa: PLR2004
+    elif items.rstrip().endswith(b"}"):
+        values = dict(_ITEM.findall(items.decode("utf-8", "replace")))
+        if "epoch" in values:
             yield values, None
+
+
+def _of_bar(bar: re.Match[bytes]) -> Iterator[tuple[dict[str, str], int | None]]:
+    values = dict(_PAIR.findall(_COLON.sub(r"\1=", (bar[1] or bar[2]).decode("utf-8", "replace"))))
+    values.pop(_NO_METRIC, None)
+    if values:
+        yield values, None

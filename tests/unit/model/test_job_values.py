@@ -124,6 +124,19 @@ def test_a_step_or_a_time_that_is_invalid_is_unknown() -> None:
         assert (None, 100.0) == (metric.last.step, metric.last.after_s)
 
 
+def test_the_log_adds_nothing_to_a_metric_that_the_code_reports() -> None:
+    """Both are read now and then, and the log has no times: an older value of it must not become the last one."""
+    kept = lines()
+    kept.add_metrics({"loss": "0.9", "acc": "0.1"}.items(), 1.0, 1)
+    kept.add_line(json.dumps({"metric": {"loss": 0.1}, "step": 9}).encode(), 0.0, 5.0)
+    adopted = from_plain(Collected, to_stored(kept))
+
+    adopted.add_metrics({"loss": "0.5", "acc": "0.2"}.items(), 6.0, 5)
+
+    assert {"loss": 0.1, "acc": 0.2} == adopted.values().last()
+    assert {"loss": 2, "acc": 2} == {each.name: each.count for each in adopted.values().metrics}
+
+
 def test_names_are_bounded_and_parameters_are_texts() -> None:
     """The first names count. The last value of a parameter and the last result count."""
     values = lines(
@@ -209,6 +222,10 @@ def test_a_log_made_to_be_slow_is_not(line: bytes) -> None:
             [({"val_loss": "-5.994"}, None)],
         ),
         (b"100%|####| 5/5 [00:01<00:00, 4.1it/s]\n[1<2, x, a=1]\n", []),
+        (  # in the order of the log, so that the last value is the newest
+            b"\r 10%|#| 1/10 [00:01<?, 1it/s, a=1]\nmetric: a=2\n 20%|#| 2/10 [00:01<?, 1it/s, a=3]\r",
+            [({"a": "1"}, None), ({"a": "2"}, None), ({"a": "3"}, None)],
+        ),
     ],
 )
 def test_lines_of_a_log_report_metrics(text: bytes, wanted: list[Any]) -> None:
