@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from gpuqueue.client import reads
@@ -36,6 +36,8 @@ else:
 
 #: Most repeating jobs of one account.
 MOST = 1000
+#: A time is dealt with if it came at most this long ago, in seconds: a service may be started again meanwhile.
+LATE_S = 600.0
 #: The message about a time of its own.
 NO_BEGIN = "a repeating job starts at its times: leave out --begin"
 
@@ -205,7 +207,11 @@ def removed(connection: Connection, kept: Repetition) -> Repetition:
 
 
 def paused(connection: Connection, kept: Repetition) -> Repetition:
-    """Pause *kept*."""
+    """Pause *kept*. A time that has come just now still gets its job: it is begun here, and the service finishes it."""
+    at = kept.next_at
+    if at is not None and kept.begun_job_id is None and 0 <= (_now() - at).total_seconds() <= LATE_S:
+        job_id = connection.queue.requests.take_id(request_of(kept).array)
+        connection.database.begin_repeating(kept, at, job_id, None)
     connection.database.stop_repeating(kept.id, PAUSED)
     return _again(connection, kept)
 
@@ -239,7 +245,7 @@ def not_sealed(kept: Repetition) -> str:
 
 
 def due_now(connection: Connection, kept: Repetition) -> Repetition:
-    """Have a job of *kept* submitted now.
+    """Have a job of *kept* submitted now, after that of a time which has begun.
 
     Raises:
         Refused: it has stopped.
@@ -248,7 +254,8 @@ def due_now(connection: Connection, kept: Repetition) -> Repetition:
     if kept.stopped is not None:
         name = plain(kept.name)
         raise Refused(f"the repeating job {name} has stopped ({kept.stopped}): gpuqueue cron resume {name} first")
-    connection.database.go_on_repeating(kept, min(_now(), kept.next_at or _now()))
+    now = _now()
+    connection.database.go_on_repeating(kept, now if kept.begun_job_id is not None else min(now, kept.next_at or now))
     return _again(connection, kept)
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from gpuqueue.client import reads
 from gpuqueue.client.connection import Connection
 from gpuqueue.client.cron_times import next_time, passed
-from gpuqueue.client.repeating import not_sealed, request_of
+from gpuqueue.client.repeating import LATE_S, not_sealed, request_of
 from gpuqueue.errors import GpuQueueError, JobNotFound, Unreachable
 from gpuqueue.model.access import AccessPolicy
 from gpuqueue.model.repeating import Missed, Repetition
@@ -38,8 +38,6 @@ log = logging.getLogger(__name__)
 
 #: How often the history database is asked for times that have come, at least, in seconds.
 POLL_S = 2.0
-#: A time is dealt with if it came at most this long ago, in seconds: a service may be started again meanwhile.
-LATE_S = 600.0
 #: After this time a submit that another service has begun is finished here, in seconds: that one may have been killed.
 LEFT_S = 10.0
 #: The messages about times without a job.
@@ -169,7 +167,12 @@ class Repeater:
         try:
             reads.get(self._connection, kept.begun_job_id)
         except JobNotFound:
-            self._finish(kept)
+            # As for a time that has come: a pause has begun it unseen, or somebody has written to the database.
+            why = self._why_stopped(kept) or self._why_not_now(kept)
+            if why is None or kept.begun_at is None:
+                self._finish(kept)
+            else:
+                self._settle(kept, kept.begun_at, missed=Missed(count=1, last_at=kept.begun_at, why=why))
         else:
             self._settle(kept, kept.begun_at, job_id=kept.begun_job_id)
 
@@ -202,7 +205,8 @@ class Repeater:
         """Note what was done at the time *at*, and the next time."""
         next_at, stopped = None, kept.stopped
         if stopped is None and at is not None:
-            next_at = next_time(kept.times, kept.zone, at)
+            is_later = kept.next_at is not None and kept.next_at > at  # resumed, or to run now, after it had begun
+            next_at = kept.next_at if is_later else next_time(kept.times, kept.zone, at)
             stopped = NO_MORE if next_at is None else None
         self._connection.database.settle_repeating(kept, next_at=next_at, stopped=stopped, job_id=job_id, missed=missed)
 

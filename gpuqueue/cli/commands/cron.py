@@ -112,6 +112,8 @@ def list_repeating(user: str | None, *, everybody: bool, as_json: bool) -> None:
 
 def _remove(client: Client, name: str, user: str | None) -> str:
     removed = client.cron.remove(name, user=user)
+    if removed.next_at is not None and removed.next_at <= datetime.now(timezone.utc):
+        return f"removed; no job was submitted for {values.when(removed.next_at)}"
     last = "" if removed.last_state is None or removed.last_state.is_end else f"; {_last_job(removed)} goes on"
     return f"removed{last}"
 

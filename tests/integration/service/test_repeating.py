@@ -390,6 +390,68 @@ def test_the_audit_log_names_the_repeating_job(lab: Lab) -> None:
     )
 
 
+# ---- run now, pause, remove ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asked_to_run", [True, False], ids=["run", "its time"])
+def test_a_pause_leaves_its_job_to_a_time_that_has_come(lab: Lab, *, asked_to_run: bool) -> None:
+    """No service has seen the time before the pause. The job is submitted all the same, once, and no other follows."""
+    kept = lab.add()
+    lab.clock.s = 1800 if asked_to_run else 3600
+    if asked_to_run:
+        kept = repeating.due_now(lab.connection(), kept)
+    assert repeating.PAUSED == repeating.paused(lab.connection(), kept).stopped
+    service = lab.repeater()
+
+    for _ in range(3):
+        service.turn()
+        lab.clock.s += LEFT_S + 1
+    (job,) = lab.to("15:00", service)
+
+    assert (job, repeating.PAUSED, None) == (lab.only.last_job_id, lab.only.stopped, lab.only.next_at)
+
+
+def test_a_pause_makes_up_for_no_time_that_is_missed(lab: Lab) -> None:
+    """It is too old for a job, or the last job still waits."""
+    kept = lab.add()
+    lab.clock.s = 3600 + LATE_S + 1
+    repeating.paused(lab.connection(), kept)
+    service = lab.repeater()
+    assert [] == lab.to("14:30", service)
+
+    repeating.resumed(lab.connection(), lab.only)
+    assert 1 == len(lab.to("15:00", service))
+    repeating.paused(lab.connection(), repeating.due_now(lab.connection(), lab.only))
+    for _ in range(2):
+        service.turn()
+        lab.clock.s += LEFT_S + 1
+
+    assert (1, 1, None) == (len(lab.jobs()), lab.only.missed, lab.only.begun_job_id)
+    assert "waits" in str(lab.only.missed_why)
+
+
+def test_to_run_now_while_a_time_is_dealt_with_is_a_run_more(lab: Lab) -> None:
+    """The service that submits for the time does not take the later one as dealt with."""
+    lab.add(overlap=True)
+    lab.clock.s = 3600
+    service = lab.repeater()
+    settle = service._settle
+
+    def run_first(kept: Repetition, at: datetime | None, **words: object) -> None:
+        service._settle = settle  # type: ignore[method-assign]
+        lab.clock.s += 5
+        repeating.due_now(lab.connection(), lab.only)
+        settle(kept, at, **words)  # type: ignore[arg-type]
+
+    service._settle = run_first  # type: ignore[assignment,method-assign]
+    for _ in range(4):
+        service.turn()
+        lab.clock.s += LEFT_S + 1
+
+    assert 2 == len(lab.jobs())
+    assert lab.only.last_at == NOW + timedelta(hours=1, seconds=5)
+
+
 # ---- a service that signs jobs ---------------------------------------------------------------------------------------
 
 
@@ -403,6 +465,7 @@ def test_the_audit_log_names_the_repeating_job(lab: Lab) -> None:
         {"seal": None},
         {"id": "another"},
         {"seal": "00" * 32},
+        {"begun_at": NOW, "begun_job_id": 1, "seal": None},
     ],
     ids=lambda changes: next(iter(changes)),
 )
@@ -413,7 +476,12 @@ def test_what_was_changed_in_the_database_is_not_run(lab: Lab, changes: dict[str
     lab.database.remove_repeating(made.id)
     lab.database.add_repeating(replace(made, **changes))  # type: ignore[arg-type]
 
-    assert [] == lab.to("13:00", lab.repeater(signer))
+    service = lab.repeater(signer)
+    service.turn()
+    lab.clock.s = LEFT_S + 1
+
+    service.turn()
+    assert [] == lab.to("13:00", service)
     assert "has not signed" in str(lab.only.stopped)
     connection = lab.connection(signer)
     with pytest.raises(Refused, match="has not signed"):
