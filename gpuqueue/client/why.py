@@ -10,7 +10,7 @@ from gpuqueue.client import reads
 from gpuqueue.client.connection import Connection
 from gpuqueue.client.progress import Usual, job_progress, readings, runs_before
 from gpuqueue.clock import SystemClock
-from gpuqueue.errors import Unreadable
+from gpuqueue.errors import HistoryUnreachable, Unreadable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.array import Member
@@ -141,8 +141,17 @@ def why(connection: Connection, job: int | str) -> Why:
         preempt_after_s=settings.preempt_after_s,
         preempt_grace_s=settings.preempt_grace_s,
         external_half_life_s=settings.external_half_life_s,
-        lenders=tuple(lending.lenders_of(settings.burst, asked, SystemClock().now())) if settings.burst else (),
+        lenders=_lenders(connection, asked) if settings.burst else (),
     )
+
+
+def _lenders(connection: Connection, job: Job) -> tuple[Lender, ...]:
+    """Return the engines that could lend a device to *job*."""
+    try:
+        tokens = connection.database.tokens()
+    except HistoryUnreachable:  # then the rule cannot ask either
+        tokens = []
+    return tuple(lending.lenders_of(connection.settings.burst, job, SystemClock().now(), tokens))
 
 
 def _with_its_array(connection: Connection, member: Member) -> Explanation | None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.lazy.imports import pattern
 from gpuqueue.model.burst import PilotSettings
 from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.job import Job, WaitReason
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.placement import fits_model
 from gpuqueue.text.units import format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from gpuqueue.model.access_token import AccessToken
 
 #: Why a job waits if more devices help it.
 FOR_DEVICES = frozenset(
@@ -31,6 +36,11 @@ FOR_DEVICES = frozenset(
 )
 #: The part of a pilot's time in which jobs can run: it joins first, and hands back before its end.
 USABLE_LESS_S = 300.0
+#: How the name of a pilot's token begins, and what it says of the pilot.
+TOKEN_NAME = "pilot: "  # noqa: S105 - a name
+_SIZE = pattern(rf"{TOKEN_NAME}(\d+) GPUs?, ([0-9.]+)h")
+#: The period of the budget ``hours_a_day``.
+DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,16 +48,60 @@ class Lender:
     """An engine that could lend a device to a job, by the settings.
 
     ``why_not`` is why no pilot of it is for the job, None if one is. ``asks_in_s`` is after how many seconds its rule
-    asks for one because of this job; None: it has no rule, and a person asks.
+    asks for one because of this job; None: it has no rule, and a person asks. ``bound`` is which bound of the rule is
+    met, such as ``max``, so that it asks for none now.
     """
 
     engine: str
     why_not: str | None = None
     asks_in_s: float | None = None
+    bound: str | None = None
 
 
-def lenders_of(burst: Mapping[str, PilotSettings], job: Job, now: datetime) -> Iterator[Lender]:
-    """Yield the engines of the settings *burst*, and whether a pilot of each is for *job*, which waits."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spent:
+    """A pilot that was asked for: its GPUs and hours, and from when to when; ``ended_at`` is None if it is not over."""
+
+    gpus: int
+    hours: float
+    made_at: datetime
+    ended_at: datetime | None
+
+    def gpu_hours(self) -> float:
+        """Return its GPU-hours: those that it asked for, or fewer if it is over sooner."""
+        if self.ended_at is None:
+            return self.gpus * self.hours
+        return self.gpus * min(self.hours, max(0.0, (self.ended_at - self.made_at).total_seconds() / 3600))
+
+
+def spent_by(token: AccessToken) -> Spent | None:
+    """Return what the pilot of *token* was asked for, None if it is no pilot's."""
+    found = _SIZE.match(token.name)
+    if found is None:
+        return None
+    return Spent(gpus=int(found[1]), hours=float(found[2]), made_at=token.made_at, ended_at=token.revoked_at)
+
+
+def bounds_met(settings: PilotSettings, gpus: int, pilots: int, spent: Sequence[Spent], now: datetime) -> Iterator[str]:
+    """Yield which bounds of the rule forbid another pilot of so many *gpus* beside so many *pilots*."""
+    if pilots >= settings.max_pilots:
+        yield f"there {'is 1 pilot' if pilots == 1 else f'are {pilots} pilots'}, and max = {settings.max_pilots}"
+    used_hours = sum(pilot.gpu_hours() for pilot in spent if now - pilot.made_at < DAY)
+    wanted_hours = gpus * settings.hours
+    if settings.hours_a_day is not None and used_hours + wanted_hours > settings.hours_a_day:
+        used = f"{used_hours:.1f} of hours_a_day = {settings.hours_a_day:g} GPU-hours were used in the last day"
+        yield f"{used}, and a pilot needs {wanted_hours:g}"
+
+
+def lenders_of(
+    burst: Mapping[str, PilotSettings], job: Job, now: datetime, tokens: Sequence[AccessToken] = ()
+) -> Iterator[Lender]:
+    """Yield the engines of the settings *burst*, and whether a pilot of each is for *job*, which waits.
+
+    *tokens* are those of the site, the records of its pilots.
+    """
+    spent = [each for token in tokens if (each := spent_by(token)) is not None]
+    live = [token.account for token in tokens if token.name.startswith(TOKEN_NAME) and token.not_valid(now) is None]
     for engine, settings in burst.items():
         if settings.when_waiting_s is None:  # a person chooses the number of GPUs, the hours and the pool
             chosen = replace(settings, gpus=max(settings.gpus, job.spec.gpus), pool=job.spec.pool)
@@ -55,7 +109,9 @@ def lenders_of(burst: Mapping[str, PilotSettings], job: Job, now: datetime) -> I
         else:
             against = chain(_not_there(settings, job.spec), _too_long(settings, job.spec), _not_his(settings, job))
             left_s = max(0.0, settings.when_waiting_s - _waited_s(job, now))
-            yield Lender(engine=engine, why_not=next(against, None), asks_in_s=left_s)
+            pilots = sum(account.startswith(f"{engine}-") for account in live)
+            met = "; ".join(bounds_met(settings, max(1, job.spec.gpus), pilots, spent, now)) or None
+            yield Lender(engine=engine, why_not=next(against, None), asks_in_s=left_s, bound=met)
 
 
 def why_not_counted(settings: PilotSettings, job: Job, now: datetime) -> str | None:

@@ -35,6 +35,7 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.access_token import MAX_TOKEN_NAME, AccessToken, TokenRequest
 from gpuqueue.model.burst import ENGINES
 from gpuqueue.model.caller import CallerKind
+from gpuqueue.model.lending import TOKEN_NAME
 from gpuqueue.pilots.script import PilotScript
 from gpuqueue.settings.credentials import origin_of
 from gpuqueue.system.process import installed
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
     from gpuqueue.model.burst import PilotSettings
     from gpuqueue.model.job import JobState
 
-#: How the name of a pilot's token begins.
-TOKEN_NAME = "pilot: "  # noqa: S105 - a name
 #: How long a token is valid beyond the latest end of its pilot, in seconds: clocks differ, and logs are delivered last.
 MARGIN_S = 3600.0
 #: Warning before the end of an allocation, in seconds. Runs are preempted then, and hand back.

@@ -6,16 +6,15 @@ The service applies it (``gpuqueue/service/bursting.py``), and ``gpuqueue burst 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.burst import PilotSettings
 from gpuqueue.model.job import Job, JobState
-from gpuqueue.model.lending import why_not_counted
-from gpuqueue.pilots.fleet import TOKEN_NAME, Pilot, PilotRequest
+from gpuqueue.model.lending import Spent, bounds_met, spent_by, why_not_counted
+from gpuqueue.pilots.fleet import Pilot, PilotRequest
 
 if TYPE_CHECKING:
     from gpuqueue.client import Client
@@ -24,10 +23,6 @@ if TYPE_CHECKING:
 
 #: The most jobs that the rule looks at, the oldest first.
 MAX_JOBS = 1000
-#: What the name of a token says of its pilot.
-_SIZE = re.compile(rf"{re.escape(TOKEN_NAME)}(\d+) GPUs?, ([0-9.]+)h")
-#: The period of the budget ``hours_a_day``.
-DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,22 +31,6 @@ class Counted:
 
     job: Job
     why_not: str | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Spent:
-    """A pilot that was asked for: its GPUs and hours, and from when to when; ``ended_at`` is None if it is not over."""
-
-    gpus: int
-    hours: float
-    made_at: datetime
-    ended_at: datetime | None
-
-    def gpu_hours(self) -> float:
-        """Return its GPU-hours: those that it asked for, or fewer if it is over sooner."""
-        if self.ended_at is None:
-            return self.gpus * self.hours
-        return self.gpus * min(self.hours, max(0.0, (self.ended_at - self.made_at).total_seconds() / 3600))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +56,7 @@ def decide(
         settings: How pilots of the engine are made, with the rule.
         jobs: The jobs that have not ended, in the order of their ids.
         pilots: For each pilot that was not given up, whether it runs a job.
-        spent: The pilots that were asked for within ``DAY``.
+        spent: The pilots that were asked for, at least those of the last day.
         now: The time on the clock of the jobs.
 
     """
@@ -89,30 +68,25 @@ def decide(
     counting = [item.job for item in counted if item.why_not is None]
     needed = gpus_for(settings, counting)
     gpus = min(needed, settings.gpus)
-    used_hours = sum(pilot.gpu_hours() for pilot in spent if now - pilot.made_at < DAY)
-    why_not = next(_against(settings, needed, pilots, used_hours), None)
-    if why_not is not None:
+    against = "; ".join(_against(settings, needed, pilots, spent, now))
+    if not counting or against:
+        why_not = against if counting else "no job that waits would start on a pilot"
         return Decision(request=None, why=why_not, counted=counted)
     words = f"{_many(len(counting), 'job')} would start on a pilot of {_many(gpus, 'GPU')}"
     request = PilotRequest(gpus=gpus, hours=settings.hours, pool=settings.pool)
     return Decision(request=request, why=words, counted=counted)
 
 
-def _against(settings: PilotSettings, needed: int, pilots: Sequence[bool], used_hours: float) -> Iterator[str]:
+def _against(
+    settings: PilotSettings, needed: int, pilots: Sequence[bool], spent: Sequence[Spent], now: datetime
+) -> Iterator[str]:
     """Yield what speaks against a further pilot for jobs that need so many GPUs."""
-    if not needed:
-        yield "no job that waits would start on a pilot"
     unused = sum(not runs_job for runs_job in pilots)
     if unused:
         yield f"{_many(unused, 'pilot')} asked for before {'runs' if unused == 1 else 'run'} no job yet"
-    if len(pilots) >= settings.max_pilots:
-        yield f"there are {_many(len(pilots), 'pilot')}, and max = {settings.max_pilots}"
     if needed < settings.min_gpus:
         yield f"the jobs would use {_many(needed, 'GPU')}, and min_gpus = {settings.min_gpus}"
-    wanted_hours = min(needed, settings.gpus) * settings.hours
-    if settings.hours_a_day is not None and used_hours + wanted_hours > settings.hours_a_day:
-        used = f"{used_hours:.1f} of hours_a_day = {settings.hours_a_day:g} GPU-hours were used in the last day"
-        yield f"{used}, and a pilot needs {wanted_hours:g}"
+    yield from bounds_met(settings, min(needed, settings.gpus), len(pilots), spent, now)
 
 
 def gpus_for(settings: PilotSettings, jobs: Sequence[Job]) -> int:
@@ -143,14 +117,6 @@ def decision_of(
     spent = [each for token in tokens if (each := spent_by(token)) is not None]
     busy = {device.host for device in client.devices.list() if device.jobs}
     return decide(settings, jobs, [pilot.host in busy for pilot in pilots], spent, now=clock.now())
-
-
-def spent_by(token: AccessToken) -> Spent | None:
-    """Return what the pilot of *token* was asked for, None if it is no pilot's."""
-    found = _SIZE.match(token.name)
-    if found is None:
-        return None
-    return Spent(gpus=int(found[1]), hours=float(found[2]), made_at=token.made_at, ended_at=token.revoked_at)
 
 
 def _many(count: int, noun: str) -> str:

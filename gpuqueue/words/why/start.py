@@ -224,6 +224,9 @@ def _asked_for(lender: Lender) -> str:
     """Return when a pilot is asked for, in words."""
     if lender.asks_in_s is None:
         return f"can run it once an admin asks for one with gpuqueue burst {lender.engine}"
+    if lender.bound is not None:
+        none = f"can run it, but the rule asks for none now, because {lender.bound}"
+        return f"{none}: see gpuqueue burst why {lender.engine}"
     when = f"in {format_duration(math.ceil(lender.asks_in_s))}" if lender.asks_in_s else "with its next turn"
     return f"can run it, and the rule asks for one {when}: see gpuqueue burst why {lender.engine}"
 

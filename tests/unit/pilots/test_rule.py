@@ -15,9 +15,10 @@ from gpuqueue.model.burst import PilotSettings, parse_burst
 from gpuqueue.model.caller import CallerKind
 from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.job import Job, JobState, WaitReason
+from gpuqueue.model.lending import Spent, spent_by, why_not_counted
 from gpuqueue.model.placement import Placement
 from gpuqueue.pilots.fleet import PilotRequest
-from gpuqueue.pilots.rule import Decision, Spent, decide, gpus_for, spent_by, why_not_counted
+from gpuqueue.pilots.rule import Decision, decide, gpus_for
 
 GIB = 2**30
 NOW = datetime(2026, 11, 30, 12, tzinfo=timezone.utc)
@@ -101,7 +102,8 @@ def test_only_the_jobs_of_some_users_count() -> None:
 def test_one_request_at_a_time_and_no_more_than_the_maximum() -> None:
     """A pilot that has no job yet holds back the next one, and so does one that is idle: another would be too."""
     assert "1 pilot asked for before runs no job yet" == decided(waiting(), pilots=(False,)).why
-    assert "2 pilots asked for before run no job yet" == decided(waiting(), pilots=(False, False)).why
+    both = "2 pilots asked for before run no job yet; there are 2 pilots, and max = 2"
+    assert both == decided(waiting(), pilots=(False, False)).why
     assert decided(waiting(), pilots=(True,)).request is not None
     assert "there are 2 pilots, and max = 2" == decided(waiting(), pilots=(True, True)).why
 
