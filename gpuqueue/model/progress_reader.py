@@ -159,10 +159,12 @@ class ProgressReader:
     #: The numbers of epochs and of steps by arguments or settings, None if they are unknown.
     declared: int | None = None
     steps: int | None = None
-    #: The numbers of the first epoch and of the newest one, and whether the output has their total beside them.
+    #: The numbers of the first epoch and of the newest one, whether the output has their total beside them, and whether
+    #: a full bar came before the first one.
     first_epoch: float | None = None
     last_epoch: float = 0.0
     is_total_beside: bool = False
+    is_behind_bar: bool = False
     #: How many other lines there were, and how often a counter was drawn.
     lines: int = 0
     draws: int = 0
@@ -264,14 +266,16 @@ class ProgressReader:
         counter = self.counters.get(_EPOCHS_KEY)
         if counter is None or self.first_epoch is None:
             counter = self._add(_EPOCHS_KEY, Counter(total=total, rank=_EPOCH_OF_RUN, since_s=self.before_s))
-            self.first_epoch = number
+            self.first_epoch, self.is_behind_bar = number, self._is_full_since(counter)
         elif number < self.last_epoch:
             is_first = number <= self.first_epoch
             if not is_first or (self.last_epoch < total and self.last_epoch - number <= 1):
                 return False  # of a rank that is behind, or about an earlier epoch
             counter.is_part, counter.done = True, -1.0
         begun = number - (self.first_epoch != 0 and not is_measured)
-        is_over = count is None and not is_measured and _MEASURED.search(line, found.end()) is not None
+        # A line alone may be of the beginning of its epoch. If all come behind a bar that is full, they are of the ends.
+        is_full = self.is_behind_bar and count is None and not is_measured and self._is_full_since(counter)
+        is_over = is_full and _MEASURED.search(line, found.end()) is not None
         done = min(begun + is_over, total)
         if done > counter.done:
             counter.done, counter.inner = done, None
@@ -282,6 +286,11 @@ class ProgressReader:
         counter.rank = _MEASURED_EPOCH if is_measured else _EPOCH_OF_RUN
         self._note_draw(counter, now_s)
         return True
+
+    def _is_full_since(self, epochs: Counter) -> bool:
+        """Return whether what counts within an epoch has come to its end since the number of the epoch was last seen."""
+        within = (each for each in self.counters.values() if each.rank == _STEP and not each.is_validation)
+        return any(each.draws > epochs.draws and each.done == each.total for each in within)
 
     def _compare(self, number: float) -> None:
         """Note how far the bars are at the epoch *number*: one of all steps covers several epochs."""

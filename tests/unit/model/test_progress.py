@@ -77,9 +77,9 @@ def test_the_real_tqdm_with_scaled_units_is_read() -> None:
 @pytest.mark.parametrize(
     ("log", "words"),
     [
-        ("epoch 3/10 loss 0.1\n", "epoch 3/10, 30 %"),
+        ("epoch 3/10 loss 0.1\n", "epoch 3/10, 20 %"),
         ("Epoch 3/10\n", "epoch 3/10, 20 %"),
-        ("epoch  10/ 29 loss 0.1\n", "epoch 10/29, 34 %"),
+        ("epoch  10/ 29 loss 0.1\n", "epoch 10/29, 31 %"),
         ("Epoch [5/20], Step [10/40], Loss: 0.3\n", "epoch 5/20, 21 %"),
         ("epoch 3/20 step 100/500\n", "epoch 3/20, 11 %"),
         ("epochs=40\n| epoch   3 |   200/ 2000 batches | lr 5.00\n", "epoch 3/40, 5 %"),
@@ -94,7 +94,7 @@ def test_the_real_tqdm_with_scaled_units_is_read() -> None:
         ("epoch 2/2 ━━━━━╸━━━━━━━━━━━━━━ 10/40 0:00:05 • 0:00:15 2.00it/s", "epoch 2/2, 62 %"),
         ("epoch 2/2 ━━━━━━━━━━━━━━━━━━━━ 40/40 0:00:05 • 0:00:15 2.00it/s", "epoch 2/2, 99 %"),
         ("epoch 1/2 \x1b[38;5;197m━━━━━━\x1b[0m\x1b[90m━━━━━━\x1b[0m  50% 0:00:02", "epoch 1/2, 25 %"),
-        ("epoch 1/4 loss 0.1\nsaved checkpoint to /a/b 2024/11/21\n", "epoch 1/4, 25 %"),
+        ("epoch 2/4 loss 0.1\nsaved checkpoint to /a/b 2024/11/21\n", "epoch 2/4, 25 %"),
         ("      3/100      2.1G      1.23:  50%|#####     | 50/100 [00:01<00:01]", "epoch 3/100, 2 %"),
     ],
 )
@@ -165,18 +165,27 @@ def test_the_steps_of_an_outer_bar_are_counted_to_the_inner_step() -> None:
     assert [0.5, 0.5, 0.625] == shares([outer, *inner, after, *inner[:2]])[-3:]
 
 
-def test_printed_epochs_are_over_where_values_stand_beside_them() -> None:
+def test_printed_epochs_are_over_where_values_stand_beside_them_behind_a_full_bar() -> None:
     """A line at the end of each epoch, and a bar without a name in each."""
     parts = [
         "loading\n",
         bar(10),
-        bar(90) + "\n",
+        bar(100) + "\n",
         "epoch 1/4 loss 0.3\n",
         bar(0),
-        bar(50) + "\n",
+        bar(50),
+        bar(100) + "\n",
         "epoch 2/4 loss 0.2\n",
     ]
-    assert [0.25, 0.25, 0.375, 0.5] == shares(parts)[3:]
+    assert [0.25, 0.25, 0.375, 0.5, 0.5] == shares(parts)[3:]
+
+
+@pytest.mark.parametrize("values", ["", " lr 0.001", " loss 0.3", ", best acc 0.5", " batch 1 loss 0.4"])
+@pytest.mark.parametrize("bars", [[], [bar(0), bar(50), bar(100) + "\n"]], ids=["alone", "bars"])
+def test_an_epoch_that_may_have_just_begun_does_not_count(values: str, bars: list[str]) -> None:
+    """Regression: lines at the beginning of each epoch were read as those of its end, one epoch too much."""
+    parts = [part for epoch in (1, 2, 3) for part in (f"epoch {epoch}/20{values}\n", *bars)]
+    assert 0.1 == shares(parts)[-1 - len(bars)]
 
 
 def test_the_lines_of_keras_are_read() -> None:
@@ -206,7 +215,7 @@ def test_the_bar_of_a_trainer_is_the_whole_beside_its_evaluations() -> None:
         ([bar(45) + "\nval loss 0.3\n"], 0.45),
         ([bar(45) + "\n", *["out of the loop\n"] * 70], None),
         ([bar(45) + "\n" + "step\n" * 70], 0.45),
-        (["epoch 3/10 loss 0.1\n" + "loss 0.1\n" * 90], 0.3),
+        (["epoch 3/10 loss 0.1\n" + "loss 0.1\n" * 90], 0.2),
         (["epoch 1/2 ━━━━━━━━━━ 40/40 0:00:05\nval loss 0.3\n"], 0.5),
         (["hello\n", "hello\n", "hello\n", bar(45)], None),
         (["hello\n", "hello\n", "hello\n", bar(45), bar(46), bar(47)], 0.47),
@@ -225,7 +234,7 @@ def test_epochs_within_folds_are_parts() -> None:
     epochs = [f"epoch {number}/3 loss 0.1\n" for number in (1, 2, 3)]
     assert None is shares([*epochs, *epochs])[-1]
     found = shares(["fold 1/2\n", *epochs, "fold 2/2\n", *epochs])
-    assert [0, 0.167, 0.333, 0.5, 0.5, 0.667, 0.833, MAX_SHARE] == found
+    assert [0, 0, 0.167, 0.333, 0.5, 0.5, 0.667, 0.833] == found
 
 
 def test_a_rank_that_is_behind_changes_nothing() -> None:
@@ -243,9 +252,9 @@ def test_the_time_left_follows_from_the_newer_half() -> None:
     found = reader.progress(now_s)
 
     assert found is not None
-    assert "epoch 10/20, 50 %, 16:40 left" == found.words
-    assert 950 == (reader.progress(now_s + 50) or found).left_s, "it falls until the next step is due"
-    assert 900 == (reader.progress(now_s + 5000) or found).left_s, "and a run that hangs comes no nearer to its end"
+    assert "epoch 10/20, 45 %, 18:20 left" == found.words
+    assert 1050 == (reader.progress(now_s + 50) or found).left_s, "it falls until the next step is due"
+    assert 1000 == (reader.progress(now_s + 5000) or found).left_s, "and a run that hangs comes no nearer to its end"
 
 
 def test_there_is_no_time_left_before_there_is_a_pace() -> None:
@@ -416,7 +425,7 @@ def test_a_bar_of_one_epoch_stays_unsure(parts: list[str]) -> None:
 def test_what_was_shown_never_falls() -> None:
     """If what was shown turns out to be a part, nothing is shown until more is done than that."""
     sure = [bar(10), "epoch 1 loss 1\n", bar(30), "epoch 2 loss 1\n", bar(60)]
-    later = [bar(0), *(f"epoch {epoch}/10 loss 0.1\n" for epoch in (3, 5, 6, 7))]
+    later = [bar(0), *(f"epoch {epoch}/10 loss 0.1\n" for epoch in (4, 6, 7, 8))]
     assert [0.3, 0.6, None, None, None, 0.6, 0.7] == shares([*sure, *later], unsure=False)[-7:]
 
 
