@@ -273,7 +273,7 @@ class ProgressReader:
                 return False  # of a rank that is behind, or about an earlier epoch
             counter.is_part, counter.done = True, -1.0
         begun = number - (self.first_epoch != 0 and not is_measured)
-        # A line alone may be of the beginning of its epoch. If all come behind a bar that is full, they are of the ends.
+        # A line alone may be of the beginning of its epoch. If all come behind a full bar, they are of the ends.
         is_full = self.is_behind_bar and count is None and not is_measured and self._is_full_since(counter)
         is_over = is_full and _MEASURED.search(line, found.end()) is not None
         done = min(begun + is_over, total)
@@ -288,7 +288,7 @@ class ProgressReader:
         return True
 
     def _is_full_since(self, epochs: Counter) -> bool:
-        """Return whether what counts within an epoch has come to its end since the number of the epoch was last seen."""
+        """Return whether a bar of an epoch has become full since the number of the epoch was last seen."""
         within = (each for each in self.counters.values() if each.rank == _STEP and not each.is_validation)
         return any(each.draws > epochs.draws and each.done == each.total for each in within)
 

@@ -96,8 +96,8 @@ def test_progress_of_a_job_on_another_host_is_shown(far: FarHost) -> None:
         done = subprocess.run([GPUQUEUE, "queue", "--json"], env=far.environ, capture_output=True, check=True)
         return json.loads(done.stdout)["progress"].get(str(job))
 
-    words = {"counts": "epoch 3/10", "words": "epoch 3/10, 30 %"}
-    assert {"share": 0.3, "left_s": None, "ends_at": None, **words} == until(progress, what="the progress")
+    words = {"counts": "epoch 3/10", "words": "epoch 3/10, 20 %"}
+    assert {"share": 0.2, "left_s": None, "ends_at": None, **words} == until(progress, what="the progress")
     with far.served.client("https", "bobs") as bob:
         assert {} == bob.logs.progress(bob.jobs.list())
     with far.served.client("unix") as client:

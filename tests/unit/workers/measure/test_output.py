@@ -84,7 +84,7 @@ def test_of_much_output_a_part_is_read(directory: RunDir, monkeypatch: pytest.Mo
     run = live(directory)
     run.read_output(101.0)
 
-    assert Reading(Progress(share=0.75, counts="epoch 3/4")) == progress_file.read(directory.path)
+    assert Reading(Progress(share=0.5, counts="epoch 3/4")) == progress_file.read(directory.path)
     assert module.BEGIN_BYTES + module.END_BYTES == sum(read)
     run.read_output(102.0)
     assert module.BEGIN_BYTES + module.END_BYTES == sum(read)
@@ -95,7 +95,7 @@ def test_an_output_that_is_none_shows_nothing(directory: RunDir, what: str) -> N
     """A job may replace its log."""
     log = directory.path / "log"
     run = live(directory)
-    write(directory, "epoch 1/4 loss 0.1\n" * 9)
+    write(directory, "epoch 2/4 loss 0.1\n" * 9)
     run.read_output(101.0)
     log.unlink()
     if what == "pipe":
@@ -108,7 +108,7 @@ def test_an_output_that_is_none_shows_nothing(directory: RunDir, what: str) -> N
         log.write_text("epoch 4/4 loss 0.1\n")
     run.read_output(102.0)
 
-    assert Reading(Progress(share=0.25, counts="epoch 1/4")) == progress_file.read(directory.path)
+    assert Reading(Progress(share=0.25, counts="epoch 2/4")) == progress_file.read(directory.path)
 
 
 def test_a_worker_that_adopts_the_run_reads_on(directory: RunDir) -> None:
