@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from gpuqueue.clock import Clock
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.run import EndingKind
 from gpuqueue.model.run_mark import MarkKind, over_of, sentence_of
 from gpuqueue.queue.jobqueue import JobQueue
@@ -124,10 +125,11 @@ _OPTIONS = {EndingKind.NAN: "--stop-on-nan", EndingKind.STALLED: "--stop-when-st
 def stalled_s(run: LiveRun, now_s: float) -> float | None:
     """Return for how many seconds *run* has written no output and has not used its devices; None if that is unknown.
 
-    A CPU has no use of its own, so there the output alone counts. A whole job that waits at its engine has not begun.
+    A CPU and a simulated device have no use of their own, so there the output alone counts. A whole job that waits at
+    its engine has not begun.
     """
     if run.is_whole and not any(run.directory.path.parent.glob("*/w*.out")):
         return None
-    no_gpu = all(device.kind is not None and not device.kind.is_gpu for device in run.held.devices)
+    no_gpu = all(device.kind not in {None, DeviceKind.GPU} for device in run.held.devices)
     unused_s = now_s - run.since_s if no_gpu else run.unused_s(now_s)
     return None if unused_s is None else min(unused_s, run.silent_s(now_s))
