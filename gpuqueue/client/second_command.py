@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from gpuqueue.client import reads
 from gpuqueue.client.run_logs import own_log
-from gpuqueue.errors import GpuQueueError, Refused
+from gpuqueue.errors import GpuQueueError, Refused, Unreachable
 from gpuqueue.model import ticket
 from gpuqueue.model.job import JobState
 from gpuqueue.system import command_socket
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: The exit codes of a shell for a program that is missing, and one that cannot be started.
 NO_PROGRAM, NO_START = 127, 126
+#: How the shim and the launcher begin the reason of a program that does not start.
+OF_PROGRAM = "cannot start "
 CHUNK_BYTES = 65536
 
 
@@ -83,9 +85,9 @@ class JobCommand:
                 status, _, ended = payload.partition(b" ")
                 self.status, self.run_has_ended = int(status), bool(ended)
                 return
-        raise Refused(
-            "the command was ended before it could say how: its job, the host of the job or the service is gone; "
-            "gpuqueue show says whether the job goes on"
+        raise Unreachable(
+            "the connection to the command was lost, which ends it: its job, the host of the job or the service is gone",
+            "gpuqueue show says whether the job goes on",
         )
 
     def close(self) -> None:
@@ -98,7 +100,8 @@ def not_begun(payload: bytes) -> GpuQueueError:
     number, _, reason = payload.decode(errors="replace").partition(" ")
     error = Refused(in_one_line(reason))
     codes = {str(errno.ENOENT): NO_PROGRAM, str(errno.EACCES): NO_START, str(errno.ENOEXEC): NO_START}
-    error.exit_code = codes.get(number, Refused.exit_code)
+    if reason.startswith(OF_PROGRAM):  # else it is the directory of the job, or its process
+        error.exit_code = codes.get(number, Refused.exit_code)
     return error
 
 

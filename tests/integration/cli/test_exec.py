@@ -189,3 +189,13 @@ def test_a_program_that_is_missing_has_the_exit_code_of_a_shell(working: Site, t
     assert (127, 1, True) == (done.returncode, done.stderr.count("\n"), "no-such-program" in done.stderr)
     (tmp_path / "closed").write_text("")
     assert 126 == working.cli("exec", job, "--", str(tmp_path / "closed"), check=False).returncode
+
+
+def test_a_removed_working_directory_is_said_and_is_no_missing_program(working: Site, tmp_path: Path) -> None:
+    place = tmp_path / "gone"
+    place.mkdir()
+    job = started(working, "--cwd", str(place))
+    place.rmdir()
+    done = working.cli("exec", job, "--", "true", check=False)
+    words = f"gpuqueue: cannot enter the working directory {place}: No such file or directory\n"
+    assert (5, words) == (done.returncode, done.stderr)
