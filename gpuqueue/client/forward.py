@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import threading
 from collections.abc import Awaitable, Callable
@@ -137,12 +138,18 @@ class Forward:
 
         """
         self._way, self._report, self._trouble = way, report, ""
+        address = LOOPBACK if address == "localhost" else address
         try:
             family = socket.AF_INET if ip_address(address).version == 4 else socket.AF_INET6  # noqa: PLR2004 - IPv4
             self._listener = socket.create_server((address, local_port), family=family)
         except ValueError:
             raise BadRequest(f"{brief(address)} is no address to listen at: give one as {LOOPBACK}") from None
         except (OSError, OverflowError) as error:
+            if getattr(error, "errno", None) == errno.EADDRINUSE:
+                raise BadRequest(
+                    f"another program here listens on port {local_port} of {address}: put a free port of this machine "
+                    "before that of the job, as in 8080:6006"
+                ) from None
             why = getattr(error, "strerror", None) or str(error)
             raise BadRequest(
                 f"cannot listen at {address} on port {local_port} here: {why}: give another port or address"

@@ -86,7 +86,7 @@ class JobCommand:
                 self.status, self.run_has_ended = int(status), bool(ended)
                 return
         raise Unreachable(
-            "the connection to the command was lost, which ends it: its job, the host of the job or the service is gone",
+            "the connection to the command was lost, which ends it: its job, its host or the service is gone",
             "gpuqueue show says whether the job goes on",
         )
 

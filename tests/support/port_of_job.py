@@ -48,6 +48,13 @@ server.serve_forever()
 LONG = hashlib.sha256(bytes(range(250)) * (LONG_BYTES // 250)).hexdigest()
 
 
+def free_port() -> int:
+    """Return a port at which nobody listens now."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+        return port
+
+
 def serving_job(client: Client, port: int = 0) -> tuple[Job, int]:
     """Submit the server, and return the job and its port once it listens."""
     job = client.jobs.submit([sys.executable, "-c", SERVER, str(port)], mem="1M", env={})

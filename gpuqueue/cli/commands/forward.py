@@ -42,13 +42,17 @@ def forward(job_id: str, ports: tuple[int, int], address: str) -> None:
       gpuqueue forward 12 6006
       gpuqueue forward 12 8080:6006
     """  # noqa: D301 - \b is click's mark for lines to keep
-    from gpuqueue.cli.follow.status_line import report_away  # noqa: PLC0415 - lazy import for startup time
-    from gpuqueue.client import Client  # noqa: PLC0415 - as above
+    from gpuqueue.client import Client  # noqa: PLC0415 - lazy import for startup time
+    from gpuqueue.client.patience import ABSENCES  # noqa: PLC0415 - as above
 
     local_port, port = ports
 
-    def report(error: GpuQueueError) -> None:
+    def away(error: GpuQueueError) -> None:
         print_message("gpuqueue", f"{error}: connections here are closed until that changes")
+
+    def report(error: GpuQueueError) -> None:
+        if not isinstance(error, ABSENCES):  # the wait for the end of the job says it, once for each absence
+            away(error)
 
     with (
         Client() as client,
@@ -56,7 +60,7 @@ def forward(job_id: str, ports: tuple[int, int], address: str) -> None:
     ):
         where = f"[{opened.address}]" if ":" in opened.address else opened.address
         click.echo(f"{where}:{opened.port} leads to port {port} of job {job_id} (Ctrl-C ends it)")
-        if address not in {LOOPBACK, "::1", "localhost"}:
+        if opened.address not in {LOOPBACK, "::1"}:
             print_message("gpuqueue", "every machine that reaches this address can use it as you")
-        _, job = next(client.jobs.ends([job_id], away=report_away))
+        _, job = next(client.jobs.ends([job_id], away=away))
     print_message("gpuqueue", f"job {job_id} has ended ({job.state})")

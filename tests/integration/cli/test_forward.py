@@ -8,7 +8,17 @@ import subprocess
 
 import pytest
 from bounded import until
-from port_of_job import LONG, at_once, get, is_answered, posted_by_half_closing, rest_of, serving_job, stalled
+from port_of_job import (
+    LONG,
+    at_once,
+    free_port,
+    get,
+    is_answered,
+    posted_by_half_closing,
+    rest_of,
+    serving_job,
+    stalled,
+)
 from site_of_one import BIN, Site
 
 from gpuqueue.model.job import Job, JobState
@@ -22,20 +32,13 @@ def running(site: Site) -> tuple[Job, int]:
     return serving_job(site.client)
 
 
-def free_port() -> int:
-    """Return a port at which nobody listens now."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-        return port
-
-
 def forwarding(site: Site, *words: str) -> subprocess.Popen[str]:
     """Start the command, and wait until it listens."""
     pipe = subprocess.PIPE
     command = [str(BIN / "gpuqueue"), "forward", *words]
     made = subprocess.Popen(command, env=site.environ, stdout=pipe, stderr=pipe, text=True, bufsize=1)
     assert made.stdout is not None
-    expected = f" leads to port {words[-1].rpartition(':')[2]} of job {words[0]} (Ctrl-C ends it)\n"
+    expected = f" leads to port {words[-1].rpartition(':')[2]} of job {words[-2]} (Ctrl-C ends it)\n"
     assert made.stdout.readline().endswith(expected)
     return made
 
@@ -72,7 +75,7 @@ def test_a_server_that_begins_later_is_reached_then(site: Site, running: tuple[J
         _, errors = command.communicate(timeout=60)
     line = f"gpuqueue: no process of the job listens on port {later} of 127.0.0.1: connections here are closed until"
     assert (130, 1, True) == (command.returncode, errors.count(line), errors.startswith(line)), errors
-    with forwarding(site, str(other.id), f"{here}:{later}") as command:
+    with forwarding(site, "--address", "localhost", str(other.id), f"{here}:{later}") as command:
         until(lambda: is_answered(here), what="the server")
         command.send_signal(signal.SIGINT)
     assert JobState.RUNNING is site.client.jobs.get(job.id).state
@@ -81,9 +84,13 @@ def test_a_server_that_begins_later_is_reached_then(site: Site, running: tuple[J
 def test_what_cannot_be_is_one_line(site: Site, running: tuple[Job, int]) -> None:
     job, port = running
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        words = f"{taken.getsockname()[1]}:{port}"
+        here = taken.getsockname()[1]
         tries = {
-            ("forward", str(job.id), words): f"port {words.partition(':')[0]} here: Address already in use",
+            (
+                "forward",
+                str(job.id),
+                f"{here}:{port}",
+            ): f"another program here listens on port {here} of 127.0.0.1: put",
             ("forward", str(job.id), "0"): "0 is no port: give 6006, or with another one here 8080:6006",
             ("forward", str(job.id), "1:2:3"): "1:2:3 is no port",
             ("forward", str(job.id), str(port), "--address", "nowhere"): "'nowhere' is no address to listen at",

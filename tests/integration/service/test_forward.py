@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator
+from subprocess import PIPE
 
 import pytest
 from bounded import until
-from far_host import FarHost
+from far_host import GPUQUEUE, FarHost
 from port_of_job import (
     LONG,
     at_once,
+    free_port,
     get,
     is_answered,
     is_cut_off,
@@ -192,6 +196,27 @@ def test_a_forward_outlives_the_service(served: ServedSite, client: Client, runn
         assert [ServiceUnreachable] == [type(each) for each in reported]
         served.start()
         until(lambda: is_answered(local.port), timeout_s=60, what="the way to the job")
+
+
+def test_the_command_says_an_outage_once(far: FarHost, running: tuple[Job, int]) -> None:
+    """Both its connections and its wait for the end of the job meet the service that does not answer."""
+    job, port = running
+    words = [GPUQUEUE, "forward", str(job.id), f"{free_port()}:{port}"]
+    with subprocess.Popen(words, env=far.environ, stdout=PIPE, stderr=PIPE, text=True) as command:
+        assert command.stdout is not None
+        assert command.stderr is not None
+        here = int(command.stdout.readline().partition(" ")[0].rpartition(":")[2])
+        assert is_answered(here)
+        far.served.kill()
+        assert [False] * 3 == [is_answered(here) for _ in range(3)]
+        line = command.stderr.readline()
+        far.served.start()
+        until(lambda: is_answered(here), timeout_s=60, what="the way to the job")
+        command.send_signal(signal.SIGINT)
+        assert (True, "") == (
+            line.endswith(": connections here are closed until that changes\n"),
+            command.stderr.read(),
+        )
 
 
 def test_a_host_whose_relay_is_away_is_named(far: FarHost, client: Client, running: tuple[Job, int]) -> None:
