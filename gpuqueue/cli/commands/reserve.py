@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from gpuqueue.cli.commands.drain import devices_argument
 from gpuqueue.cli.options.json_option import json_option, print_json
-from gpuqueue.cli.output.devices import calendar_lines
+from gpuqueue.cli.output.devices import calendar_lines, unusable
 from gpuqueue.client import Client
+from gpuqueue.console import print_message
+from gpuqueue.lazy.imports import later
+from gpuqueue.model.dependencies import AT_ONCE
+from gpuqueue.text.sanitize import brief
 from gpuqueue.words.values import users_of, when
+
+if TYPE_CHECKING:
+    from gpuqueue.model import times
+else:  # for a start that is given
+    times = later("gpuqueue.model.times")
 
 
 class Reserving(click.Group):
@@ -55,11 +66,17 @@ def add(
     """  # noqa: D301 - \b is click's mark for lines to keep
     with Client() as client:
         made = client.devices.reserve(*devices, begin=begin, until=until, users=users, reason=reason, all_here=all_here)
+        reserved = [each for each in client.devices.list() if each.device.uuid in made.devices]
+        closed = unusable(made, reserved, client.settings.heartbeat_s)
+    if begin is not None and begin.strip() not in AT_ONCE and times.begin(begin) is None:
+        print_message("gpuqueue", f"{brief(begin)} is over: it is reserved from now on")
     count = len(made.devices)
     where = f"{count} devices" if count > 1 else "1 device"
     click.echo(
         f"reservation {made.id}: {where} for {users_of(made)} from {when(made.begins_at)} until {when(made.ends_at)}"
     )
+    if closed:
+        print_message("gpuqueue", f"not usable as it is now{closed.replace(';', ':', 1)}")
 
 
 @reserve.command("list")
@@ -75,7 +92,7 @@ def list_reservations(*, as_json: bool) -> None:
         if as_json:
             print_json(client.devices.reservations())
             return
-        lines = [*calendar_lines(client.devices.list())]
+        lines = [*calendar_lines(client.devices.list(), client.settings.heartbeat_s)]
     for line in lines or ["no reservations: see gpuqueue reserve --help"]:
         click.echo(line)
 

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 from gpuqueue.cli.output import render
 from gpuqueue.cli.output.render import hanging, table_of, terminal_width
 from gpuqueue.cli.output.silent_hosts import silent_lines
-from gpuqueue.model.calendar import together
+from gpuqueue.model.calendar import CalendarReservation, together
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.lease import SILENT_HEARTBEATS, DeviceStatus
 from gpuqueue.settings.settings import Settings
@@ -51,14 +51,31 @@ def drain_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
             yield f"{word}: {each.host} device {each.device.index}{since}{by}{why and f': {why}'}"
 
 
-def calendar_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
-    """Yield a line for each calendar reservation: its devices, users and times."""
-    names = {each.device.uuid: f"{plain(each.host)} {values.device_label(each.device)}" for each in found}
+def calendar_lines(found: Sequence[DeviceStatus], heartbeat_s: float) -> Iterator[str]:
+    """Yield a line for each calendar reservation: its devices, users and times, and which of them cannot be used."""
+    by_uuid = {each.device.uuid: each for each in found}
     for each in together(reservation for status in found for reservation in status.calendar):
-        where = ", ".join(names.get(uuid, uuid) for uuid in each.devices)
+        devices = [by_uuid[uuid] for uuid in each.devices]
+        where = ", ".join(map(_named, devices))
         why = f": {plain(each.why)}" if each.why else ""
         span = f"from {values.when(each.begins_at)} until {values.when(each.ends_at)}"
-        yield f"reservation {each.id}: {where} for {values.users_of(each)} {span}{why}"
+        closed = unusable(each, devices, heartbeat_s)
+        yield f"reservation {each.id}: {where} for {values.users_of(each)} {span}{why}{closed}"
+
+
+def unusable(reservation: CalendarReservation, devices: Iterable[DeviceStatus], heartbeat_s: float) -> str:
+    """Return in words which *devices* of a reservation take no jobs now, or not until its end; empty for none."""
+    words = ""
+    for device in devices:
+        closed = not_ready(device, heartbeat_s)
+        if closed is None and device.ends_at is not None and device.ends_at < reservation.ends_at:
+            closed = values.end_in_words(device)
+        words += f"; {_named(device)}: {closed}" if closed else ""
+    return words
+
+
+def _named(device: DeviceStatus) -> str:
+    return f"{plain(device.host)} {values.device_label(device.device)}"
 
 
 def closed_lines(found: Sequence[DeviceStatus], heartbeat_s: float, table: str) -> Iterator[str]:
@@ -84,16 +101,22 @@ def reserved_lines(found: Sequence[DeviceStatus], called: Mapping[int, str]) -> 
 
 def condition(device: DeviceStatus, heartbeat_s: float, called: Mapping[int, str] | None = None) -> str:
     """Return in a few words whether a device takes jobs; *called* maps job ids to labels."""
-    if device.drains:
-        return f"drained {plain(str(device.drains[0]))}"
-    if device.seen_s_ago > SILENT_HEARTBEATS * heartbeat_s:
-        return f"silent for {device.seen_s_ago:.0f}s"
-    if device.trouble is not None:
-        return f"{CLOSED}{plain(device.trouble)}"
+    closed = not_ready(device, heartbeat_s)
+    if closed is not None:
+        return closed
     reservation, words = device.reservation, [values.end_in_words(device), values.reserved_in_words(device)]
     if reservation is not None:
         words.append(f"reserved for job {(called or {}).get(reservation.job_id, str(reservation.job_id))}")
     return ", ".join(filter(None, words)) or "ready"
+
+
+def not_ready(device: DeviceStatus, heartbeat_s: float) -> str | None:
+    """Return in a few words why a device takes no jobs now, None if it may."""
+    if device.drains:
+        return f"drained {plain(str(device.drains[0]))}"
+    if device.seen_s_ago > SILENT_HEARTBEATS * heartbeat_s:
+        return f"silent for {device.seen_s_ago:.0f}s"
+    return None if device.trouble is None else f"{CLOSED}{plain(device.trouble)}"
 
 
 #: Returns the names of those jobs, ids, that are members of arrays.
@@ -107,7 +130,7 @@ def device_rows(found: Sequence[DeviceStatus], settings: Settings, labels: Label
     lines = (
         *closed_lines(found, settings.heartbeat_s, table),
         *drain_lines(found),
-        *calendar_lines(found),
+        *calendar_lines(found, settings.heartbeat_s),
         *reserved_lines(found, called),
         *silent_lines(found, settings),
         *error_lines(found),

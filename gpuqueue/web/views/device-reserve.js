@@ -21,6 +21,7 @@ function Reserve({ device, me, onDone, onNo }) {
   const [fields, setFields] = useState({ from: localTime(Date.now()), until: localTime(Date.now() + HOUR_MS), users: me.account, reason: "" });
   const [wrong, setWrong] = useState(/** @type {string | null} */ (null));
   const [isBusy, setBusy] = useState(false);
+  const closed = device.drained ? `drained: ${device.drained}` : device.silent_s === null ? device.trouble : "its worker is silent";
   /** Change on the server, and close the dialog, or say what is wrong. @param {string} path @param {any} body */
   const ask = async (path, body) => {
     setBusy(true);
@@ -50,6 +51,7 @@ function Reserve({ device, me, onDone, onNo }) {
     <${Dialog} title=${`Reserve ${what}`} onClose=${onNo}>
       ${device.calendar.length ? html`<ul class="reservations" aria-label="Reservations">${device.calendar.map((each) => html`
         <li key=${each.id}><bdi>${spanWords(each)}</bdi>${mayCancel(me, each) ? html` <button type="button" class="plain" disabled=${isBusy} onClick=${() => ask(`/reservations/${each.id}/cancel`, {})} aria-label=${`Cancel reservation ${each.id}`}>Cancel</button>` : null}</li>`)}</ul>` : null}
+      ${closed ? html`<p class="warn-text">It takes no jobs now, reserved or not: <bdi>${closed}</bdi></p>` : null}
       <form onSubmit=${submitted}>
         <p>Only jobs of these users start there then. What still runs of others at the start is preempted if it may run again.</p>
         <${Field} id="reserve-from" label="From" hint="In your local time">${input("from", { type: "datetime-local", required: true })}<//>

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -129,3 +130,20 @@ def test_an_end_that_is_over_is_refused(site: Site, at: str) -> None:
 
     assert (BadRequest.exit_code, 1) == (done.returncode, done.stderr.count("\n"))
     assert all(each.ends_at is None and not each.drains for each in site.client.devices.list())
+
+
+def test_a_reservation_that_cannot_be_used_as_it_is_says_so(site: Site) -> None:
+    """A drained device is reserved all the same: it may be resumed. A start that is over is now, also for a duration."""
+    announce(site)
+    site.cli("drain", "1", "--reason", "the fan")
+
+    made = site.cli("reserve", "0", "1", "--from", "2020-01-01", "--until", "2h")
+
+    (reservation,) = site.client.devices.reservations()
+    assert timedelta(hours=2) == reservation.ends_at - reservation.begins_at
+    here = site.settings.host
+    assert (
+        "gpuqueue: '2020-01-01' is over: it is reserved from now on\n"
+        f"gpuqueue: not usable as it is now: {here} 1: drained by {ME}\n"
+    ) == made.stderr
+    assert site.cli("reserve", "list").stdout.endswith(f"; {here} 1: drained by {ME}\n")

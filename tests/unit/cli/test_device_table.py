@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 from factories import make_device, make_status
 
 from gpuqueue.cli.output.devices import (
+    calendar_lines,
     closed_lines,
     device_rows,
     device_table,
@@ -18,6 +20,7 @@ from gpuqueue.cli.output.devices import (
     left_out_lines,
 )
 from gpuqueue.cli.output.render import model_of
+from gpuqueue.model.calendar import CalendarReservation
 from gpuqueue.model.device import DeviceKind, Xid
 from gpuqueue.queue.drains import Drain, DrainOrigin
 from gpuqueue.queue.lease import DeviceReservation, DeviceStatus
@@ -33,6 +36,7 @@ CARD = make_status(
 )
 #: The first screen that a user sees: `up` on a machine with cards.
 SITE = (CARD, replace(CARD, jobs=()))
+NOON, HOUR = datetime(2026, 11, 2, 12, tzinfo=timezone.utc), timedelta(hours=1)
 TROUBLED = replace(CARD, drains=(Drain(origin=DrainOrigin.PERSON, why="the fan is broken", by="ada"),))
 
 
@@ -104,6 +108,28 @@ def test_a_pipe_gets_all_of_it() -> None:
     assert head.split() == every.split()
     assert "trainer-17" in row
     assert "NVIDIA H100 80GB HBM3" in row
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, ""),
+        ({"drains": TROUBLED.drains}, "; trainer-17 0: drained by ada"),
+        ({"seen_s_ago": 300.0}, "; trainer-17 0: silent for 300s"),
+        ({"trouble": "its driver does not answer"}, "; trainer-17 0: closed: its driver does not answer"),
+        ({"planned_drains": (replace(TROUBLED.drains[0], begins_at=NOON + HOUR),)}, "; trainer-17 0: ends at"),
+        ({"planned_drains": (replace(TROUBLED.drains[0], begins_at=NOON + 3 * HOUR),)}, ""),
+    ],
+)
+def test_a_reservation_says_which_of_its_devices_take_no_jobs(changes: dict[str, Any], words: str) -> None:
+    """Now, or not until its end."""
+    made = CalendarReservation(
+        id=17, users=("ann",), begins_at=NOON, ends_at=NOON + 2 * HOUR, why="course", devices=(CARD.device.uuid,)
+    )
+    (line,) = calendar_lines([replace(CARD, calendar=(made,), **changes)], 10.0)
+
+    assert line.startswith("reservation 17: trainer-17 0 for ann from ")
+    assert (words in line, bool(words)) == (True, not line.endswith(": course"))
 
 
 def test_each_host_with_environments_has_a_line() -> None:
