@@ -133,7 +133,7 @@ def test_an_end_that_is_over_is_refused(site: Site, at: str) -> None:
 
 
 def test_a_reservation_that_cannot_be_used_as_it_is_says_so(site: Site) -> None:
-    """A drained device is reserved all the same: it may be resumed. A start that is over is now, also for a duration."""
+    """A drained device is reserved all the same: it may be resumed. A start that is over is now."""
     announce(site)
     site.cli("drain", "1", "--reason", "the fan")
 
