@@ -17,6 +17,7 @@ from gpuqueue.console import print_message
 from gpuqueue.errors import BadRequest, GpuQueueError
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.burst import ENGINES, PilotSettings
+from gpuqueue.model.lending import TOKEN_NAME
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_duration, parse_duration
 from gpuqueue.words import values
@@ -251,7 +252,7 @@ def _shown(pilot: Pilot) -> dict[str, object]:
         "word": status.word,
         "node": status.node,
         "left_s": status.left_s,
-        "name": pilot.token.name.removeprefix(fleet.TOKEN_NAME),
+        "name": pilot.token.name.removeprefix(TOKEN_NAME),
         "made_at": pilot.token.made_at,
         "made_by": pilot.token.made_by,
     }
@@ -264,7 +265,7 @@ def _left(pilot: Pilot) -> str:
 #: Columns of the list, from left to right.
 COLUMNS: Sequence[Column[Pilot]] = (
     Column(head="PILOT", cell=lambda each, _: each.host),
-    Column(head="SIZE", cell=lambda each, _: plain(each.token.name.removeprefix(fleet.TOKEN_NAME)), keep=1),
+    Column(head="SIZE", cell=lambda each, _: plain(each.token.name.removeprefix(TOKEN_NAME)), keep=1),
     Column(head="ID", cell=lambda each, _: "-" if each.ref is None else each.ref.id),
     Column(head="STATE", cell=lambda each, _: str(each.status.phase)),
     Column(head="NODE", cell=lambda each, _: each.status.node or "-"),

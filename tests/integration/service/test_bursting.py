@@ -19,7 +19,7 @@ from template_history import make_tables
 from gpuqueue.client import Client
 from gpuqueue.engines.engine import ABSENT_S, AllocationRequest, EngineUnreachable, NotAccepted, Phase, Ref, Status
 from gpuqueue.model.access_token import TokenRequest
-from gpuqueue.pilots.fleet import TOKEN_NAME
+from gpuqueue.model.lending import TOKEN_NAME
 from gpuqueue.queue import keys
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.service.bursting import AFTER_FAILURE_S, TURN_S, Burster
