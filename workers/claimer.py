@@ -157,6 +157,7 @@ class Claimer:
             stop_when_stalled_s=claim.spec.stop_when_stalled_s,
             has_terminal=claim.spec.pty is not None,
             cwd=claim.spec.cwd if claim.spec.snapshot is None else None,
+            member=None if claim.member is None else str(claim.member),
         )
         directory = RunDir.create(
             self._settings.runs_dir, held, claim.payload, entered=self._settings.launcher_in_use is not None

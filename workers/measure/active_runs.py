@@ -185,7 +185,8 @@ class LiveRun:
         held = {run.job_id: run.used_bytes for run in sample.runs if run.alive}
         leases = {run.job_id: run.lease_bytes for run in sample.runs}
         others = [each for each in sample.external_processes if not self._has_ended(each, device)]
-        self.neighbours.note(device, reading, held, others, leases)
+        members = {run.job_id: run.member for run in sample.runs if run.member is not None}
+        self.neighbours.note(device, reading, held, others, leases, members)
         share = sample.measured(self.held.token)
         if share is None:
             return

@@ -235,6 +235,7 @@ class DeviceMonitor:
                 pids=frozenset(pids),
                 used_bytes=self._backend.used_by(reading, pids),
                 was_given=False,
+                member=elsewhere[token][0].member,
             )
 
     def _others(self, own: Collection[str]) -> list[tuple[RunDir, Held]]:
@@ -264,6 +265,7 @@ class DeviceMonitor:
             alive=bool(pids) or (shim is not None and shim.alive()),
             pids=pids,
             used_bytes=self._backend.used_by(reading, pids) if pids else 0,
+            member=held.member,
         )
 
     def _counts(self, directory: RunDir, run: RunOnDevice) -> bool:

@@ -89,6 +89,7 @@ class Neighbours:
         used_by_job: Mapping[int, int | None],
         external_processes: Sequence[ExternalProcess],
         leases: Mapping[int, int],
+        members: Mapping[int, str],
     ) -> None:
         """Record a snapshot of *device* from one reading.
 
@@ -101,6 +102,7 @@ class Neighbours:
             used_by_job: Bytes used there by each live job of this host; None where the driver does not report them.
             external_processes: The external processes there.
             leases: Bytes allocated to each of these jobs.
+            members: The names of those that are members of arrays.
 
         """
         if self._job_id not in used_by_job:
@@ -111,7 +113,9 @@ class Neighbours:
             return
         jobs = {job_id: held for job_id, held in used_by_job.items() if job_id != self._job_id and held != 0}
         beside = [
-            Neighbour(who=f"job {job_id}", held_bytes=held, takes=(held or 0) > leases.get(job_id, 0))
+            Neighbour(
+                who=f"job {members.get(job_id, job_id)}", held_bytes=held, takes=(held or 0) > leases.get(job_id, 0)
+            )
             for job_id, held in jobs.items()
         ]
         beside += _described(reading, external_processes)

@@ -25,6 +25,8 @@ class RunOnDevice:
     used_bytes: int | None = 0
     #: Whether the run was given the device. Else it uses it all the same, and its memory here is external.
     was_given: bool = True
+    #: The name of a member of an array; None for another job.
+    member: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -440,6 +440,8 @@ class Held:
     has_terminal: bool = False
     #: The working directory of the job, None if it runs in a copy of its code, which is in the run directory.
     cwd: str | None = None
+    #: The name of a member of an array, ``12_3``; None for another job.
+    member: str | None = None
 
     def has(self, uuid: str) -> bool:
         """Return whether the run holds the device *uuid*."""

@@ -28,10 +28,11 @@ def sample(
     index: int = 0,
     free_bytes: int = 120 * MIB,
     processes: Mapping[int, int | None] | None = None,
+    members: Mapping[int, str] | None = None,
 ) -> None:
     """Record one sample of a 24 GiB card."""
     reading = Reading(total_bytes=24 * GIB, free_bytes=free_bytes, processes=processes or {})
-    neighbours.note(make_device(uuid, index=index), reading, ours, external_processes, {})
+    neighbours.note(make_device(uuid, index=index), reading, ours, external_processes, {}, members or {})
 
 
 def words(neighbours: Neighbours, *uuids: str, several: bool = False) -> str | None:
@@ -51,6 +52,14 @@ def test_jobs_and_external_processes_are_named_with_their_bytes() -> None:
     assert "120M were free; beside it: pid 4711 of alice (python train.py, 9.1G), job 12 (8G)" == words(
         seen
     )  # job 13 uses no memory yet
+
+
+def test_a_member_of_an_array_has_its_name() -> None:
+    """Its id is that of no job that a person has submitted."""
+    seen = Neighbours(11)
+    sample(seen, {11: 6 * GIB, 12: 8 * GIB, 15: GIB}, members={15: "9_3"})
+
+    assert "120M were free; beside it: job 12 (8G), job 9_3 (1G)" == words(seen)
 
 
 def test_an_empty_device_is_described_and_no_sample_is_not() -> None:
