@@ -91,6 +91,8 @@ class QueueRow:
     time_limit_s: float | None = None
     host: str | None = None
     devices: tuple[str, ...] = ()
+    #: Host and devices of its run as people write them, ``nodeA:0``, in an answer of the service.
+    where: str | None = None
     used_bytes: int | None = None
     idle_since: datetime | None = None
     #: What looks wrong about its run, for all who see the row.
@@ -452,6 +454,8 @@ class MemberRow:
     state: JobState | None
     values: tuple[str, ...] = ()
     host: str | None = None
+    #: As in :class:`QueueRow`.
+    where: str | None = None
     started_at: datetime | None = None
     duration_s: float | None = None
     peak_bytes: int | None = None

@@ -177,6 +177,7 @@
  * @property {string | null} state
  * @property {string[]} values
  * @property {string | null} host
+ * @property {string | null} where
  * @property {string | null} started_at
  * @property {number | null} duration_s
  * @property {number | null} peak_bytes

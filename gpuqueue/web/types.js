@@ -33,6 +33,7 @@
  * @property {number | null} time_limit_s
  * @property {string | null} host
  * @property {string[]} devices
+ * @property {string | null} where
  * @property {number | null} used_bytes
  * @property {string | null} idle_since
  * @property {RunMark[]} marks

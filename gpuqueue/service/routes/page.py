@@ -54,7 +54,7 @@ from gpuqueue.service.web.job_form import form_of, new_job_of, retry_of, size_ty
 from gpuqueue.service.web.job_view import live_of, more_mem_bytes, story_for, view_of
 from gpuqueue.service.web.members import MemberQuery, Members
 from gpuqueue.service.web.queue_copy import QueueState
-from gpuqueue.service.web.rows import NOT_IN_LINE, device_view, without_hidden
+from gpuqueue.service.web.rows import NOT_IN_LINE, device_view, in_words, without_hidden
 from gpuqueue.service.web.table import Filters, Seen
 from gpuqueue.words.values import code_of_retry, more_mem_in_words, retried_in_words
 
@@ -401,9 +401,10 @@ async def array_members(request: Request, name: str, query: Annotated[MemberQuer
         job = call.job(call.client.jobs.get(name))
         state = site.queue_copy.state()  # before the history, which gets a member before the queue deletes it
         database = call.connection.database
+        rows = [each for each in state.rows.values() if each.array_id == job.id]
         members = Members(
             job=job,
-            live={each.id - job.id - 1: each for each in state.rows.values() if each.array_id == job.id},
+            live={each.id - job.id - 1: each for each in in_words(rows, state.devices)},
             recorded=partial(database.recorded_members, job.id),
             measured=partial(database.member_metrics, job.id) if _sees_metrics(call, job) else None,
             reported=reported,

@@ -21,10 +21,9 @@ from gpuqueue.model.run import NO_USE, Note, Record
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.service.call import Call
 from gpuqueue.service.web.queue_copy import Places, QueueState
-from gpuqueue.service.web.rows import rows_of
+from gpuqueue.service.web.rows import in_words, rows_of
 from gpuqueue.words.story import end_in_words, meaning_of, story_of
 from gpuqueue.words.values import asked_in_words, checkout_of, code_of_retry, place_of, use_in_words
-from gpuqueue.words.waiting import waits_because
 
 #: Most jobs in each direction that are named as dependencies, and most retries.
 MOST_RELATED = 50
@@ -203,7 +202,7 @@ def live_of(call: Call, name: str, state: QueueState, places: Places) -> LiveJob
     devices = call.devices(state.devices) if row.state.is_active and call.may(Action.SEE_SITE) else ()
     return LiveJob(
         at=state.at,
-        row=replace(row, waits=waits_because(row)),
+        row=next(in_words([row], state.devices)),
         place=places.get(job_id, call.connection.queue.jobs.why) if waits else None,
         devices=tuple(_uses(row, devices, state.silent_after_s)),
     )

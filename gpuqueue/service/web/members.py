@@ -177,6 +177,7 @@ def _row(
             state=row.state,
             values=values,
             host=row.host,
+            where=row.where,
             started_at=row.started_at,
             used_bytes=row.used_bytes,
         )

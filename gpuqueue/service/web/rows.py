@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -13,7 +13,8 @@ from gpuqueue.model.page import DeviceRun, DeviceView, ExternalUse, Members, Que
 from gpuqueue.model.run import Listing
 from gpuqueue.model.run_mark import without_what
 from gpuqueue.queue.lease import DeviceStatus, ExternalProcess, Holding
-from gpuqueue.words.values import closed_in_words, device_errors, reserved_in_words
+from gpuqueue.words.values import closed_in_words, device_errors, place_of, reserved_in_words
+from gpuqueue.words.waiting import waits_because
 
 #: Most commands of external processes that a row names.
 _MOST_COMMANDS = 3
@@ -60,6 +61,15 @@ def _row_of(job: Job, listing: Listing) -> QueueRow:
         members=_members(job),
         front=job.front,
     )
+
+
+def in_words(rows: Iterable[QueueRow], devices: Iterable[DeviceStatus]) -> Iterator[QueueRow]:
+    """Yield *rows* with what follows from them and from the known *devices*, in words."""
+    known = {each.device.uuid: each.device for each in devices}
+    for row in rows:
+        there = [known[uuid] for uuid in row.devices if uuid in known]
+        where = place_of(row.host, there) if there and row.host else row.host
+        yield replace(row, waits=waits_because(row), where=where)
 
 
 def _members(job: Job) -> Members | None:

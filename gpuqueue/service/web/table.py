@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +13,7 @@ from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.page import QueueRow, QueueTable, RowSort
 from gpuqueue.model.queue_query import QueueQuery
 from gpuqueue.service.web.queue_copy import QueueState
-from gpuqueue.words.waiting import waits_because
+from gpuqueue.service.web.rows import in_words
 
 #: Most names in the choices of one filter.
 MOST_CHOICES = 500
@@ -99,7 +98,7 @@ class Tables:
             at=state.at,
             offset=offset,
             total=len(chosen.rows),
-            rows=tuple(replace(each, waits=waits_because(each)) for each in chosen.rows[offset : offset + limit]),
+            rows=tuple(in_words(chosen.rows[offset : offset + limit], state.devices)),
             counts=chosen.counts,
             idle=chosen.idle,
             users=chosen.users,

@@ -22,7 +22,7 @@ function Course({ view, live, state, now }) {
     const since = row?.started_at ?? job.started_at;
     const ran = since ? `for ${duration((now - new Date(since).getTime()) / 1000)}` : "";
     const limit = job.spec.time_limit_s ? ` of ${duration(job.spec.time_limit_s)}` : "";
-    const places = live?.devices.map(deviceLabel).join(" and ");
+    const places = (live?.devices.length ? live.devices : run && !run.ending ? run.devices : []).map(deviceLabel).join(" and ");
     return html`${ran}${limit} on ${row?.host ?? job.host ?? "its host"}${places ? `, ${places}` : ""}`;
   }
   if (isEnd(state)) {

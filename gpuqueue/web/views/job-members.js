@@ -34,7 +34,7 @@ function columnsOf({ rows, axes, metrics }, now) {
     ...metrics.map((axis) => ({ label: axis, sort: "metric", axis, kind: "figure", cell: (/** @type {MemberRow} */ row) => (axis in row.metrics ? figure(row.metrics[axis]) : "") })),
     ...(rows.some((each) => took(each) !== null) ? [{ label: "Took", sort: "duration", axis: null, kind: "figure", cell: (/** @type {MemberRow} */ row) => { const so = took(row); return so === null ? "" : html`${duration(so)}${row.duration_s === null ? html` <small>so far</small>` : null}`; } }] : []),
     ...(rows.some((each) => memory(each) !== null) ? [{ label: "Memory", sort: "peak", axis: null, kind: "figure", cell: (/** @type {MemberRow} */ row) => (memory(row) === null ? "" : html`${size(memory(row))}${row.used_bytes === null ? null : html` <small>now</small>`}`) }] : []),
-    ...(rows.some((each) => each.host) ? [{ label: "Host", sort: "", axis: null, kind: "", cell: (/** @type {MemberRow} */ row) => row.host ?? "" }] : []),
+    ...(rows.some((each) => each.host) ? [{ label: "Host", sort: "", axis: null, kind: "", cell: (/** @type {MemberRow} */ row) => row.where ?? row.host ?? "" }] : []),
   ];
 }
 

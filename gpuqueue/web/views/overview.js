@@ -98,12 +98,13 @@ export function Overview({ me, query }) {
 /** @param {{host: string, devices: import("../types.js").DeviceView[], now: number, past: import("../types.js").DevicesPast | null, me: import("../types.js").Me, onChange: () => void}} props */
 function Host({ host, devices, now, past, me, onChange }) {
   const [mayDrain, mayReserve] = ["drain", "reserve"].map((action) => mayOnSite(me, action));
+  const cards = new Set(devices.map((each) => each.mig_parent ?? each.uuid)).size;
   const silent = devices.every((each) => each.silent_s !== null);
   const refusals = devices.find((each) => each.refusals)?.refusals;
   const figures = FIGURES.filter(({ of }) => devices.some((each) => of(each) !== null)); // a simulated device has none
   return html`
     <section class="host" aria-label=${`Host ${host}`}>
-      <h2>${host} <small>${plural(devices.length, "device")}${silent ? html`, <span class="bad-text">silent</span>` : null}</small>${mayDrain && devices.length > 1 ? html`<${HostDrain} host=${host} devices=${devices} onChange=${onChange} />` : null}</h2>
+      <h2>${host} <small>${plural(devices.length, "device")}${cards < devices.length ? ` on ${plural(cards, "card")}` : ""}${silent ? html`, <span class="bad-text">silent</span>` : null}</small>${mayDrain && devices.length > 1 ? html`<${HostDrain} host=${host} devices=${devices} onChange=${onChange} />` : null}</h2>
       ${refusals ? html`<p class="banner" role="status">This host could not start several jobs in a row: ${refusals}</p>` : null}
       <div class="wide" tabindex="0" role="region" aria-label=${`Devices of ${host}, scrollable`}>
         <table class="devices" aria-label=${`Devices of ${host}`}>

@@ -28,7 +28,7 @@ function Running({ row, now, progress }) {
   const ran = row.started_at ? duration((now - new Date(row.started_at).getTime()) / 1000) : "";
   const limit = row.time_limit_s ? ` of ${duration(row.time_limit_s)}` : "";
   const marks = row.marks.map((each) => html`<span key=${each.kind} class="warn-text" title=${each.words}>${each.brief} for ${duration(between(each.since, now))}</span><small> · </small>`);
-  return html`${marks}${ran}${limit}${row.host ? html`<small class="on-host"> on ${row.host}</small>` : null}${progress ? html`<${ProgressBar} progress=${progress} />` : null}`;
+  return html`${marks}${ran}${limit}${row.where ? html`<small class="on-host"> on ${row.where}</small>` : null}${progress ? html`<${ProgressBar} progress=${progress} />` : null}`;
 }
 
 /** @param {{row: QueueRow, now: number, place?: import("../types.js").JobPlace, progress?: import("../types.js").Progress}} props */

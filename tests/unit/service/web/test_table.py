@@ -17,7 +17,7 @@ from gpuqueue.model.queue_query import QueueQuery
 from gpuqueue.queue.drains import Drain, DrainOrigin
 from gpuqueue.queue.lease import DeviceReservation, ExternalProcess, Holding
 from gpuqueue.service.web.queue_copy import NOTHING, QueueState
-from gpuqueue.service.web.rows import device_view, with_array_states
+from gpuqueue.service.web.rows import device_view, in_words, with_array_states
 from gpuqueue.service.web.table import Filters, Seen, Tables
 from gpuqueue.text.units import GIB
 
@@ -61,6 +61,15 @@ STATE = replace(
 def ids(filters: Filters, seen: Seen = ALL, state: QueueState = STATE) -> list[int]:
     """Return the ids of the rows that match."""
     return [each.id for each in Tables().table(state, filters, seen, offset=0, limit=10).rows]
+
+
+def test_a_row_names_the_devices_of_its_run() -> None:
+    """The host alone where they are not known. A job that waits is nowhere."""
+    device = make_status().device
+    running = {"state": JobState.RUNNING, "host": "vm"}
+    rows = (row(1, **running, devices=(device.uuid,)), row(2, **running, devices=("GPU-gone",)), row(3))
+
+    assert [f"vm:{device.index}", "vm", None] == [each.where for each in in_words(rows, [make_status()])]
 
 
 @pytest.mark.parametrize(
