@@ -63,6 +63,31 @@ def test_my_jobs_come_first_and_failures_are_news(played: tuple[ServedSite, JobS
     ended.get_by_role("link", name="news.py").wait_for()
     assert "1 failed" in ended.get_by_role("heading").inner_text()
     page.wait_for_function("document.title.startsWith('(1) ')")
+    for name, status in (("fine.py", 0), ("later.py", 3)):
+        job = site.queue.requests.submit(_small(name)).id
+        finish(site, started(site, job, b"", card=1), Ending.from_status(status), GIB // 2)
+    site.record()
+    ended.get_by_role("link", name="later.py").wait_for()
+    assert ["later.py", "news.py", "fine.py"] == ended.locator("a.job-name").all_inner_texts()
+
+
+@pytest.mark.full
+def test_words_of_a_cancel_go_with_the_end_of_the_job(played: tuple[ServedSite, JobScene], open_page: Open) -> None:
+    """The page of a run without metrics says how to report one, and the queue on which card it runs."""
+    site, _ = played
+    job = site.queue.requests.submit(_small("stop.py")).id
+    run = started(site, job, b"", card=1)
+    page = open_page(site, "queue")
+    page.get_by_role("row", name=re.compile("stop.py")).get_by_text("on nodeA:1").wait_for()
+    page.get_by_role("link", name="stop.py").click()
+    page.get_by_text("metric: loss=0.31 step=100").wait_for()
+    page.get_by_role("button", name="Cancel…").click()
+    page.get_by_role("dialog").get_by_role("button", name=f"Cancel {job}").click()
+    words = page.get_by_text("Its processes are being ended.")
+    words.wait_for()
+    finish(site, run, Ending.from_status(-15), GIB // 2)
+    site.record()
+    words.wait_for(state="detached")
 
 
 def _small(name: str) -> JobSpec:

@@ -49,7 +49,7 @@ function ConfirmCancel({ label, name, state, isArray, members, fault, onYes, onN
  * @param {() => void} props.onChange
  */
 export function JobActions({ me, view, live, state, label, path, asks, onAsk, onChange }) {
-  const [says, setSays] = useState(/** @type {{words: any, isBad: boolean} | null} */ (null));
+  const [says, setSays] = useState(/** @type {{words: any, isBad: boolean, hasEnded: boolean} | null} */ (null));
   const [refusal, setRefusal] = useState(/** @type {import("../api.js").ApiError | null} */ (null));
   const fault = refusal?.message ?? null;
   const [isBusy, setBusy] = useState(false);
@@ -69,12 +69,12 @@ export function JobActions({ me, view, live, state, label, path, asks, onAsk, on
     setBusy(true);
     setRefusal(null);
     try {
-      setSays({ words: await work(), isBad: false });
+      setSays({ words: await work(), isBad: false, hasEnded: isEnd(state) });
       onAsk(null);
     } catch (error) {
       const met = noted(error);
       if (asks) setRefusal(met);
-      else setSays({ words: met.message, isBad: true });
+      else setSays({ words: met.message, isBad: true, hasEnded: isEnd(state) });
     }
     setBusy(false);
     onChange();
@@ -100,6 +100,7 @@ export function JobActions({ me, view, live, state, label, path, asks, onAsk, on
     return words;
   });
   const stop = () => ask(null);
+  const isStale = isEnd(state) && !says?.hasEnded; // it was said of a job that waited or ran
   useKeys({
     c: () => may && ask("cancel"),
     h: () => may && state === "queued" && hold(),
@@ -125,7 +126,7 @@ export function JobActions({ me, view, live, state, label, path, asks, onAsk, on
         ${rights.retry && isEnd(state) ? html`<button type="button" class="main" disabled=${isBusy} onClick=${() => ask("again")}>Run again…</button>` : null}
       </div>
       ${!rights.change && me.account ? html`<small>${readsOnly(me) ? whyReadsOnly(me) : `Only ${spec.account.name} or an administrator may change it.`}</small>` : null}
-      <p role="status" class=${says?.isBad ? "bad-text" : ""}>${says?.words}</p>
+      <p role="status" class=${says?.isBad ? "bad-text" : ""}>${isStale ? "" : says?.words}</p>
       ${asks === "cancel" ? html`<${ConfirmCancel} label=${label} name=${spec.name} state=${state} isArray=${spec.array !== null} members=${live?.row?.members ?? null} fault=${fault} onYes=${cancel} onNo=${stop} />` : null}
       ${asks === "note" ? html`<${WriteNote} label=${label} path=${path} text=${note ?? ""} fault=${fault} onYes=${(/** @type {string} */ text) => act(() => saveNote(path, text))} onNo=${stop} />` : null}
       ${asks === "tags" ? html`<${EditTags} label=${label} path=${path} text=${tags.join(" ")} fault=${fault} onYes=${(/** @type {string} */ text) => act(() => saveTags(path, tags, text))} onNo=${stop} />` : null}

@@ -8,6 +8,7 @@ import { Trouble } from "../parts/trouble.js";
 import { jobLink } from "../route.js";
 import { between, duration, figure, size } from "../words.js";
 import { ChosenMembers } from "./members-chosen.js";
+import { howToReport } from "./job-metrics.js";
 import { MemberMap, stateWords } from "./members-map.js";
 import { ProgressBar } from "./queue-row.js";
 
@@ -103,6 +104,7 @@ export function Members({ id, path, state, view, now, onChange }) {
       <${MemberMap} id=${id} table=${table} />
       ${mayChoose ? html`<${ChosenMembers} id=${id} view=${view} rows=${[...chosen.values()].map((each) => rows.find((row) => row.index === each.index) ?? each)}
         onNone=${() => setChosen(new Map())} onChange=${() => { again(); onChange(); }} />` : null}
+      ${view.rights.logs && !table.metrics.length && rows.some((each) => each.started_at) ? html`<p class="note">No member has reported a metric. ${howToReport()}</p>` : null}
       <div class="wide member-rows" tabindex="0" role="region" aria-label="Members, scrollable">
         <table class="figures" aria-label="Members">
           <thead><tr>

@@ -25,10 +25,13 @@ function Curve({ metric }) {
     least=${least} most=${most} from=${points[0][0]} to=${points[points.length - 1][0]} height=${110} words=${short} timeWords=${duration} />`;
 }
 
-/** @param {{values: JobValues | null}} props */
-export function Metrics({ values }) {
+/** How a job reports metrics, where there are none. */
+export const howToReport = () => html`A line of the output such as <code>metric: loss=0.31 step=100</code> reports one; <code>loss=0.31</code> without <code>metric:</code> does not.`;
+
+/** @param {{values: JobValues | null, sees: boolean}} props *sees* is whether the caller may see metrics of this job */
+export function Metrics({ values, sees }) {
   const metrics = values?.metrics ?? [];
-  if (!metrics.length) return null;
+  if (!metrics.length) return sees ? html`<${Panel} name="metrics" title="Metrics"><p class="none">None so far. ${howToReport()}</p><//>` : null;
   return html`
     <${Panel} name="metrics" title="Metrics">
       ${metrics.filter((each) => each.curve.length > 1).slice(0, MOST_CURVES).map((each) => html`<${Curve} key=${each.name} metric=${each} />`)}

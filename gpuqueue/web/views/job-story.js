@@ -1,5 +1,6 @@
 // The timeline of a job: what happened to it and when, and what it waited for in between.
 import { read } from "../api.js";
+import { isEnd } from "../job-states.js";
 import { html, useEffect, useState } from "../lib.js";
 import { Panel } from "../parts/panel.js";
 import { jobLink } from "../route.js";
@@ -7,6 +8,8 @@ import { between, clock, duration, fullTime } from "../words.js";
 
 /** Steps that are shown at first. The others are one click away. */
 const MOST = 14;
+/** The history has the end of a job after so long. */
+const HISTORY_MS = 3000;
 const EXACT = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 
 /** The time of a step: of today to the second. @param {string} iso */
@@ -31,7 +34,11 @@ export function Story({ view, path, now }) {
   const [steps, setSteps] = useState(/** @type {StoryStep[]} */ ([]));
   const [isWhole, setWhole] = useState(false);
   useEffect(() => {
-    read(`${path}/story`).then(setSteps, () => null);
+    const again = () => read(`${path}/story`).then(setSteps, () => null);
+    again();
+    if (!isEnd(view.record.job.state)) return undefined;
+    const timer = setTimeout(again, HISTORY_MS); // the view may be newer than the events in the history
+    return () => clearTimeout(timer);
   }, [view]);
   const shown = isWhole ? steps : steps.slice(-MOST);
   return html`

@@ -109,7 +109,7 @@ function Page({ me, id }) {
       ${isArray ? html`<${Members} id=${id} path=${path} state=${state} view=${view} now=${now} onChange=${change} />` : null}
       ${run ? html`<${Memory} view=${view} run=${run} live=${isNow ? live : null} now=${now} />` : null}
       <${Story} view=${view} path=${path} now=${now} />
-      ${run ? html`<${Metrics} values=${run.values} />` : null}
+      ${run ? html`<${Metrics} values=${run.values} sees=${view.rights.logs && !isArray} />` : null}
       ${run ? html`<${Log} key=${run.attempt} view=${view} run=${run} path=${path} isNow=${isNow} />` : null}
       <${Request} view=${view} path=${path} run=${recorded} />
       <${Dependencies} view=${view} />

@@ -22,6 +22,9 @@ const MOST_PLACES = 60;
 /** @typedef {import("../types.js").QueueRow} QueueRow */
 /** @typedef {import("../history-types.js").HistoryRow} HistoryRow */
 
+/** When a job has ended, in milliseconds. @param {HistoryRow} row */
+const endOf = ({ record }) => new Date(record.job.ended_at ?? 0).getTime();
+
 /** @param {string} path @param {number[]} ids */
 const detailsOf = (path, ids) => (ids.length ? address(path, { id: ids }) : null);
 
@@ -72,7 +75,8 @@ export function Mine({ me }) {
   const progress = usePolled(urls[1], DETAILS_MS);
   const now = useNow(table?.at ?? null);
   const [since, see] = useVisit(me.account, table ? now : null);
-  const ended = (past?.rows ?? []).filter(({ record }) => since !== null && record.job.ended_at && new Date(record.job.ended_at).getTime() > since);
+  const older = useMemo(() => [...(past?.rows ?? [])].sort((one, other) => endOf(other) - endOf(one)), [past]);
+  const ended = older.filter((row) => since !== null && endOf(row) > since);
   const failed = ended.filter(({ record }) => ["failed", "lost"].includes(record.job.state)).length;
   useEffect(() => {
     document.title = `${ended.length ? `(${ended.length}) ` : ""}My jobs - gpuqueue`;
@@ -90,7 +94,7 @@ export function Mine({ me }) {
         <${Jobs} name="mine-running" title="Running" rows=${rows.filter((each) => isActive(each.state))} ...${details}><p class="none">None of your jobs runs.</p><//>
         <${Jobs} name="mine-waiting" title="Waiting" rows=${rows.filter((each) => !isActive(each.state))} ...${details}><p class="none">None of your jobs waits.</p><//>
         ${table.total > rows.length ? html`<p><a href=${link("queue", { mine: "1" })}>All ${plural(table.total, "job")} of yours in the queue</a></p>` : null}
-        <${EndedJobs} me=${me} rows=${ended} older=${past?.rows ?? []} isKnown=${past !== null} isCut=${(past?.rows?.length ?? 0) === MOST} since=${since} onSeen=${see} />`}
+        <${EndedJobs} me=${me} rows=${ended} older=${older} isKnown=${past !== null} isCut=${(past?.rows?.length ?? 0) === MOST} since=${since} onSeen=${see} />`}
     </div>
   `;
 }
