@@ -367,7 +367,7 @@ def local(moment: datetime) -> datetime:
 
 def when(moment: datetime | None) -> str:
     """Return *moment* in local time, to the second; ``-`` for None."""
-    return local(moment).strftime("%Y-%m-%d %H:%M:%S") if moment else "-"
+    return f"{local(moment):%Y-%m-%d %H:%M:%S}{_offset(moment)}" if moment else "-"
 
 
 def clock(at_ms: int) -> str:
@@ -378,4 +378,12 @@ def clock(at_ms: int) -> str:
 def short_time(moment: datetime) -> str:
     """Return a local time, without the date if it is today."""
     at = local(moment)
-    return f"{at:%H:%M}" if at.date() == local(SystemClock().now()).date() else f"{at:%Y-%m-%d %H:%M}"
+    text = f"{at:%H:%M}" if at.date() == local(SystemClock().now()).date() else f"{at:%Y-%m-%d %H:%M}"
+    return text + _offset(moment)
+
+
+def _offset(moment: datetime) -> str:
+    """Return the offset of a time in the hour that comes twice when clocks go back, `` +0100``; else nothing."""
+    zone, at = _ZONE.get(), local(moment)
+    both = {at.replace(tzinfo=zone, fold=fold).astimezone(zone).utcoffset() for fold in (0, 1)}
+    return f"{at: %z}" if len(both) > 1 else ""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from factories import make_spec
 
@@ -16,12 +18,25 @@ from gpuqueue.words.values import (
     asked_in_words,
     checkout_of,
     code_of_retry,
+    in_zone,
     more_mem_in_words,
     retried_in_words,
     use_in_words,
+    when,
 )
 
 SNAPSHOT = f"{'ab' * 32}:."
+
+
+def test_times_of_the_hour_that_comes_twice_have_their_offset() -> None:
+    """In Berlin clocks go back at 3:00 of that night. Other times, also those of the spring, have none."""
+    night = datetime(2026, 10, 25, tzinfo=timezone.utc)
+    with in_zone(ZoneInfo("Europe/Berlin")):
+        shown = [when(night + timedelta(minutes=minutes)) for minutes in (-1, 30, 90, 120)]
+        spring = [when(datetime(2026, 3, 29, hour, 30, tzinfo=timezone.utc)) for hour in (0, 1)]
+
+    assert ["01:59:00", "02:30:00 +0200", "02:30:00 +0100", "03:00:00"] == [each[11:] for each in shown]
+    assert ["01:30:00", "03:30:00"] == [each[11:] for each in spring]
 
 
 def test_what_a_job_asks_for_is_one_sentence() -> None:
