@@ -37,7 +37,7 @@ def seen(
     processes = {4711: 12 * GIB, 1: listed}
     reading = Reading(total_bytes=24 * GIB, free_bytes=free_bytes, processes=processes)
     neighbours.note(
-        make_device(), reading, {11: own_bytes, 12: job_bytes}, external, {11: 6 * GIB, 12: job_lease_bytes}
+        make_device(), reading, {11: own_bytes, 12: job_bytes}, external, {11: 6 * GIB, 12: job_lease_bytes}, {}
     )
     found = neighbours.fullest()
     assert found is not None
