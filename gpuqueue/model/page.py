@@ -167,7 +167,7 @@ class DeviceRun:
 class ExternalUse:
     """The memory that the external processes of one user hold on a device; None if the driver does not say.
 
-    ``job_id`` is the job that they belong to, if that was given other devices.
+    ``job_id`` is the job that they belong to, if that was given other devices, and ``label`` its name.
     """
 
     user: str | None
@@ -175,6 +175,7 @@ class ExternalUse:
     held_bytes: int | None
     commands: tuple[str, ...] = ()
     job_id: int | None = None
+    label: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -81,7 +81,7 @@
  * @property {string | null} idle_since
  */
 
-/** @typedef {{user: string | null, processes: number, held_bytes: number | null, commands: string[], job_id: number | null}} ExternalUse */
+/** @typedef {{user: string | null, processes: number, held_bytes: number | null, commands: string[], job_id: number | null, label: string | null}} ExternalUse */
 
 /**
  * @typedef {object} DeviceView

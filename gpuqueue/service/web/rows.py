@@ -132,7 +132,7 @@ def device_view(
         exclusive=status.exclusive,
         mig_parent=status.device.mig_parent,
         runs=runs,
-        external=tuple(_external(status.external_processes)),
+        external=tuple(_external(status.external_processes, rows)),
         utilisation=status.utilisation,
         temperature_c=status.temperature_c,
         power_w=status.power_w,
@@ -197,16 +197,16 @@ def without_hidden(view: DeviceView, seen: Mapping[int, QueueRow]) -> DeviceView
     return replace(view, runs=runs)
 
 
-def _external(processes: Iterable[ExternalProcess]) -> list[ExternalUse]:
+def _external(processes: Iterable[ExternalProcess], rows: Mapping[int, QueueRow]) -> list[ExternalUse]:
     """Return the external processes of a device by user and job, those with the most memory first."""
     by_owner: dict[tuple[str | None, int | None], list[ExternalProcess]] = {}
     for each in processes:
         by_owner.setdefault((each.user, each.job_id), []).append(each)
-    found = [_use_of(user, job_id, own) for (user, job_id), own in by_owner.items()]
+    found = [_use_of(user, rows.get(job_id or 0), job_id, own) for (user, job_id), own in by_owner.items()]
     return sorted(found, key=lambda each: -(each.held_bytes or 0))
 
 
-def _use_of(user: str | None, job_id: int | None, own: list[ExternalProcess]) -> ExternalUse:
+def _use_of(user: str | None, row: QueueRow | None, job_id: int | None, own: list[ExternalProcess]) -> ExternalUse:
     held = [each.held_bytes for each in own if each.held_bytes is not None]
     commands = sorted({each.command for each in own if each.command})
     return ExternalUse(
@@ -215,4 +215,5 @@ def _use_of(user: str | None, job_id: int | None, own: list[ExternalProcess]) ->
         held_bytes=sum(held) if len(held) == len(own) else None,
         commands=tuple(commands[:_MOST_COMMANDS]),
         job_id=job_id,
+        label=None if row is None else row.label,
     )

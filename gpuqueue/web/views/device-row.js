@@ -19,9 +19,9 @@ function Run({ run, now }) {
 }
 
 /** @param {import("../types.js").ExternalUse} use */
-const ownerOf = ({ user, job_id: id }) => (id === null
+const ownerOf = ({ user, job_id: id, label }) => (id === null
   ? html`<bdi>${user ?? "somebody"}</bdi>, outside of the queue`
-  : html`job <a href=${jobLink(id)}>${id}</a> <span class="warn-text">which was given another device</span>`);
+  : html`job <a href=${jobLink(label ?? id)}>${label ?? id}</a> <span class="warn-text">which was given another device</span>`);
 
 /** @param {{device: import("../types.js").DeviceView, now: number}} props */
 function Runs({ device, now }) {

@@ -164,10 +164,11 @@ def test_a_job_on_a_device_that_it_was_not_given_is_apart_from_its_user() -> Non
         for pid, held, job_id in ((1, 5, 7), (2, 3, None), (3, 1, 7))
     ]
 
-    view = device_view(make_status(external_processes=tuple(processes)), {}, AT, silent_after_s=9)
+    rows = {7: row(7, label="4_2")}
+    view = device_view(make_status(external_processes=tuple(processes)), rows, AT, silent_after_s=9)
 
     assert view.external == (
-        ExternalUse(user="ada", processes=2, held_bytes=6, job_id=7),
+        ExternalUse(user="ada", processes=2, held_bytes=6, job_id=7, label="4_2"),
         ExternalUse(user="ada", processes=1, held_bytes=3),
     )
 
