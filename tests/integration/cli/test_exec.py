@@ -195,6 +195,7 @@ def test_a_removed_working_directory_is_said_and_is_no_missing_program(working: 
     place = tmp_path / "gone"
     place.mkdir()
     job = started(working, "--cwd", str(place))
+    assert f"{place}\n" == working.cli("exec", job, "--", "pwd").stdout  # the job has begun there
     place.rmdir()
     done = working.cli("exec", job, "--", "true", check=False)
     words = f"gpuqueue: cannot enter the working directory {place}: No such file or directory\n"

@@ -427,7 +427,7 @@ def test_a_pause_makes_up_for_no_time_that_is_missed(lab: Lab) -> None:
         lab.clock.s += LEFT_S + 1
 
     assert (1, 1, None) == (len(lab.jobs()), lab.only.missed, lab.only.begun_job_id)
-    assert "waits" in str(lab.only.missed_why)
+    assert "job 1 is queued" == lab.only.missed_why
 
 
 def test_to_run_now_while_a_time_is_dealt_with_is_a_run_more(lab: Lab) -> None:
