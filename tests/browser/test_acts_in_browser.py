@@ -73,11 +73,11 @@ def test_my_jobs_come_first_and_failures_are_news(played: tuple[ServedSite, JobS
 
 @pytest.mark.full
 def test_words_of_a_cancel_go_with_the_end_of_the_job(played: tuple[ServedSite, JobScene], open_page: Open) -> None:
-    """The page of a run without metrics says how to report one, and the queue on which card it runs."""
+    """The page of a run without metrics says how to report one, and the list on which card it runs."""
     site, _ = played
     job = site.queue.requests.submit(_small("stop.py")).id
     run = started(site, job, b"", card=1)
-    page = open_page(site, "queue")
+    page = open_page(site, "")
     page.get_by_role("row", name=re.compile("stop.py")).get_by_text("on nodeA:1").wait_for()
     page.get_by_role("link", name="stop.py").click()
     page.get_by_text("metric: loss=0.31 step=100").wait_for()
