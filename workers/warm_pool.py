@@ -14,13 +14,11 @@ what Python and ``import torch`` read. A test repeats the recording.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
 import select
 import shutil
-import socket
 import threading
 from collections.abc import Mapping
 from dataclasses import field
@@ -30,7 +28,7 @@ from gpuqueue.clock import Clock
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.job_spec import Account, JobSpec
 from gpuqueue.settings.settings import Settings
-from workers.shim.client import Shim, Shims, Unanswered
+from workers.shim.client import Shim, Shims
 from workers.shim.warm import MOST_BYTES
 from workers.threads import in_time
 
@@ -134,7 +132,7 @@ def image_of(spec: JobSpec, env: Mapping[str, str]) -> Image | str:
 class WarmInterpreter:
     """A waiting shim, and the state of its warm interpreter."""
 
-    def __init__(self, image: Image, shim: Shim, channel: socket.socket, requested_s: float) -> None:
+    def __init__(self, image: Image, shim: Shim, requested_s: float) -> None:
         self.image = image
         #: When a job last requested this image, on the monotonic clock, in seconds.
         self.requested_s = requested_s
@@ -142,21 +140,20 @@ class WarmInterpreter:
         #: Why the interpreter is unusable; None while it is usable or still starting.
         self.unfit: str | None = None
         self._shim = shim
-        self._channel = channel
 
     def poll(self) -> None:
         """Read the shim's pending messages and update ``ready`` and ``unfit``."""
         poll = select.poll()
-        poll.register(self._channel, select.POLLIN)
+        poll.register(self._shim.channel, select.POLLIN)
         while self.unfit is None and poll.poll(0):
             try:
-                message = self._channel.recv(MOST_BYTES).decode(errors="replace")
+                message = self._shim.channel.recv(MOST_BYTES).decode(errors="replace")
             except OSError:
                 message = ""
             if message == "ready":
                 self.ready = True
-            else:
-                self.unfit = message.removeprefix("unfit: ") or "it ended by itself"
+            else:  # at most one character: the exit code of the shim
+                self.unfit = message.removeprefix("unfit: ") if len(message) > 1 else "it ended by itself"
 
     def become(self, run_dir: Path, lock: int) -> Shim | None:
         """Give the waiting shim the run of *run_dir*, whose lock the open file *lock* holds.
@@ -164,19 +161,15 @@ class WarmInterpreter:
         Returns the shim, or None if it has just ended.
         """
         try:
-            socket.send_fds(self._channel, [os.fsencode(run_dir)], [lock])
+            self._shim.give(run_dir, lock)
         except OSError:
-            self.end()
+            self._shim.end()
             return None
-        self._channel.close()
         return self._shim
 
     def end(self) -> None:
-        """Close the socket, which ends the shim and its interpreter, and the other descriptors."""
-        self._channel.close()
-        with contextlib.suppress(OSError):
-            os.close(self._shim.handle)
-            self._shim.close()
+        """End the shim and its interpreter."""
+        self._shim.end()
 
 
 class WarmPool:
@@ -275,15 +268,11 @@ class WarmPool:
         text = json.dumps(plan).encode()
         if len(text) > MOST_BYTES:
             return "its environment is too large for a warm interpreter"
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            try:
-                ours.send(text)
-                shim = self._shims.start_waiting(theirs.fileno())
-            except (OSError, Unanswered) as error:
-                ours.close()
-                return f"no warm interpreter can be started: {error}"
-        self._interpreters.append(WarmInterpreter(image, shim, ours, now_s))
+        try:
+            shim = self._shims.start_warm(text)
+        except OSError as error:
+            return f"no warm interpreter can be started: {error}"
+        self._interpreters.append(WarmInterpreter(image, shim, now_s))
         return None
 
     def _drop(self, interpreter: WarmInterpreter) -> None:

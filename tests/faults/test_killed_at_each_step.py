@@ -21,8 +21,9 @@ STEPS = {
     "workers.run.links:_second_name": 2,  # the claim is on the disk, without its link
     "workers.runner:check_admission": 2,  # the run directory exists
     "workers.steps.spawn:Spawn.spawn": 2,  # the queue has the start, no process exists
-    "workers.shim.client:Shims.start": 2,  # all files are written, the shim is not requested
-    "workers.shim.client:Shims._reply": 1,  # the shim is requested, the answer is not read
+    "workers.shim.client:Shims.start": 2,  # all files are written
+    "workers.shim.client:Shim.give": 2,  # a shim waits for the run
+    "workers.shim.client:Shims._requested@2": 1,  # it has the run; the next one is not requested
     "workers.runner:follow_child": 1,  # the shim is alive
     "workers.runner:read_exit": 1,  # the job has ended and is not reported
     "workers.run.directory:RunDir.report": 1,  # the queue has the report, the directory does not say so yet
@@ -37,7 +38,8 @@ def test_a_worker_killed_at_any_step_costs_no_job_and_doubles_none(site: Site, t
     site.start_recorder()
     effects = tmp_path / "effects"
     job = site.queue.requests.submit(make_spec(argv=("sh", "-c", f"echo run >> {effects}; exit 0"), mem_bytes=MIB))
-    command = [sys.executable, str(DIE_AT), "kill", step, "run", "--device", "0", "--plain"]
+    place, _, time = step.partition("@")
+    command = [sys.executable, str(DIE_AT), f"kill@{time or 1}", place, "run", "--device", "0", "--plain"]
     killed = subprocess.run(command, env=site.environ, capture_output=True, text=True, timeout=60, check=False)
     assert -signal.SIGKILL == killed.returncode, killed.stderr
 
@@ -84,7 +86,8 @@ def test_a_worker_killed_in_the_middle_of_a_settlement_leaves_no_file_behind(sit
         "workers.run.directory:RunDir.create",
         "workers.run.directory:RunDir.write_spec",
         "workers.shim.client:Shims.start",
-        "workers.shim.client:Shims._reply",
+        "workers.shim.client:Shim.give",
+        "workers.shim.client:Shims._requested",
         "workers.runner:follow_child",
         "workers.runner:read_exit",
         "workers.run.directory:RunDir.report",

@@ -1,8 +1,9 @@
-"""The worker's client of :mod:`workers.shim.forkserver`. It starts one shim for each run."""
+"""The worker's client of :mod:`workers.shim.forkserver`. It gives each run a shim that waits for one."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -12,106 +13,159 @@ import sys
 import threading
 from pathlib import Path
 
-from workers.shim.forkserver import IN_WAITING
+from workers.shim.forkserver import SHIM
+from workers.shim.warm import received
 
 FORKSERVER = Path(__file__).with_name("forkserver.py")
 #: How long a fork may take on a busy host, in seconds. A fork server that has not answered by then is killed.
 ANSWER_S = 30.0
 #: How long to wait for the exit code of a shim that has ended, in seconds. The code is normally there at once. A fork
-#: server that is stopped right after the fork still has the write end of the pipe open, so a read could block.
+#: server that is stopped right after the fork still has the shim's end of the socket open, so a read could block.
 CODE_S = 1.0
 #: Longest answer of the fork server, in bytes. The answer is one number.
 MOST_BYTES = 64
 
 
-class Unanswered(Exception):
-    """The fork server gave no answer and was killed. The run's lock shows whether a shim exists."""
-
-
 class Shim:
-    """A shim that this worker started. The worker is not its parent, so it waits on the pidfd *handle*."""
+    """A shim of this worker, which waits until it gets a run over the socket *channel*.
 
-    def __init__(self, pid: int, handle: int, code_pipe: int) -> None:
+    The worker is not its parent, so it waits on the pidfd *handle*.
+    """
+
+    def __init__(self, pid: int, handle: int, channel: socket.socket) -> None:
         self.pid = pid
         #: The shim's pidfd, readable once the shim has ended. The code that waits on it closes it.
         self.handle = handle
-        self._code_pipe = code_pipe
+        self.channel = channel
+
+    def give(self, run_dir: Path, lock: int) -> None:
+        """Give the shim the run of *run_dir*. The run's lock, which the open file *lock* holds, travels with it.
+
+        If the shim ends before it has read that, the kernel closes its copy of the lock.
+
+        Raises:
+            OSError: the shim has ended. It has got neither run nor lock.
+
+        """
+        socket.send_fds(self.channel, [os.fsencode(run_dir)], [lock])
 
     def code(self) -> int | None:
-        """Return the exit code of a shim that has ended, or None if it was killed before it could write one."""
+        """Return the exit code of a shim that has ended, or None if it was killed before it could send one."""
         poll = select.poll()
-        poll.register(self._code_pipe, select.POLLIN)
-        code = os.read(self._code_pipe, 1) if poll.poll(CODE_S * 1000) else b""
-        return code[0] if code else None
+        poll.register(self.channel, select.POLLIN)
+        while poll.poll(CODE_S * 1000):
+            message = received(self.channel)[0]
+            if len(message) <= 1:  # longer ones are about a warm interpreter
+                return message[0] if message else None
+        return None
 
     def close(self) -> None:
-        """Close the pipe that carries the exit code."""
-        os.close(self._code_pipe)
+        """Close the socket."""
+        self.channel.close()
+
+    def end(self) -> None:
+        """End a shim that has no run, by closing its socket and the pidfd."""
+        self.close()
+        os.close(self.handle)
 
 
 class Shims:
-    """Starts shims for one worker, and owns the fork server that forks them."""
+    """Starts shims for one worker, and owns the fork server that forks them. One shim waits for the next run."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._server: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
+        #: The socket to the shim that was requested last. The fork server's answer is not read yet.
+        self._next: socket.socket | None = None
 
     def prepare(self) -> None:
-        """Start the fork server in advance. If that fails, the first run tries again."""
+        """Start the fork server and the first shim in advance. If that fails, the first run tries again."""
         with self._lock, contextlib.suppress(OSError):
-            self._connected()
+            self._next = self._next or self._requested()
 
     def start(self, run_dir: Path, lock: int) -> Shim:
-        """Start the shim of *run_dir*. The shim inherits the run's lock, which the open file *lock* holds.
+        """Give the run of *run_dir* to the shim that waits. The shim gets the run's lock, which the file *lock* holds.
 
         Raises:
-            OSError: the shim could not be started, because the host lacks a resource.
-            Unanswered: it is unknown whether the shim was started.
+            OSError: no shim could be started, because the host lacks a resource. None has the lock.
 
         """
-        return self._started(os.fsencode(run_dir), lock)
+        with self._lock:
+            try:
+                shim = self._given(run_dir, lock)
+            except OSError:  # the waiting shim or the fork server was killed
+                shim = self._given(run_dir, lock)
+            with contextlib.suppress(OSError):  # then the next start tries again
+                self._next = self._requested()
+            return shim
 
-    def start_waiting(self, channel: int) -> Shim:
-        """Start a shim that waits for a run at the other end of the socket *channel* (:mod:`workers.shim.warm`).
+    def start_warm(self, plan: bytes) -> Shim:
+        """Start a shim with the warm interpreter of *plan* (:mod:`workers.shim.warm`).
 
         Raises:
             OSError: the shim could not be started.
-            Unanswered: it is unknown whether the shim was started. It ends when the socket is closed.
 
         """
-        return self._started(IN_WAITING, channel)
-
-    def _started(self, request: bytes, given: int) -> Shim:
         with self._lock:
-            code_pipe, theirs = os.pipe()
+            shim = self._waiting()
             try:
-                pid, handle = self._ask(request, [given, theirs])
-            except BaseException:
-                os.close(code_pipe)
+                shim.channel.send(plan)
+            except OSError:
+                shim.end()
                 raise
-            finally:
-                os.close(theirs)
-            return Shim(pid, handle, code_pipe)
+            return shim
 
     def close(self) -> None:
-        """End the fork server. The shims keep running."""
+        """End the fork server and the waiting shim. The shims of runs go on."""
         with self._lock:
             self._disconnect()
 
-    def _ask(self, request: bytes, fds: list[int]) -> tuple[int, int]:
+    def _given(self, run_dir: Path, lock: int) -> Shim:
+        shim = self._waiting()
         try:
-            socket.send_fds(self._connected(), [request], fds)
-        except ConnectionError:  # the fork server was killed earlier, and has not received the request
-            self._disconnect()
-            socket.send_fds(self._connected(), [request], fds)
+            shim.give(run_dir, lock)
+        except OSError:
+            shim.end()
+            raise
+        return shim
+
+    def _requested(self) -> socket.socket:
+        """Ask the fork server for a shim, and return the socket to it without waiting for the answer.
+
+        Raises:
+            OSError: the host lacks a resource.
+
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with theirs:
+                try:
+                    socket.send_fds(self._connected(), [SHIM], [theirs.fileno()])
+                except ConnectionError:  # the fork server was killed earlier
+                    self._disconnect()
+                    socket.send_fds(self._connected(), [SHIM], [theirs.fileno()])
+        except BaseException:
+            ours.close()
+            raise
+        return ours
+
+    def _waiting(self) -> Shim:
+        """Return the shim that was requested last, or a new one.
+
+        Raises:
+            OSError: there is none, because the host lacks a resource, or the fork server was killed or is stopped.
+
+        """
+        channel, self._next = self._next or self._requested(), None
         answer, handles = self._reply()
-        if answer.startswith(b"-"):
-            raise OSError(-int(answer), os.strerror(-int(answer)))
-        if not handles:
+        if handles:
+            return Shim(int(answer), handles[0], channel)
+        channel.close()  # the shim ends, if there is one
+        if not answer.startswith(b"-"):
             self._disconnect()
-            raise Unanswered("the process that starts shims gave no answer")
-        return int(answer), handles[0]
+            raise OSError(errno.EAGAIN, "the process that starts shims gave no answer")
+        raise OSError(-int(answer), os.strerror(-int(answer)))
 
     def _reply(self) -> tuple[bytes, list[int]]:
         """Return the shim's pid and its pidfd, or a negative errno and no pidfd; empty values if there is no answer."""
@@ -151,7 +205,10 @@ class Shims:
         return self._socket
 
     def _disconnect(self) -> None:
-        """Kill the fork server and wait for it. After that it holds no descriptor, and so no run's lock."""
+        """Kill the fork server and wait for it, and end the shim that waits."""
+        if self._next is not None:
+            self._next.close()
+            self._next = None
         if self._socket is not None:
             self._socket.close()
             self._socket = None

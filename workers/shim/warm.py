@@ -1,9 +1,11 @@
-"""A waiting shim with a warm interpreter as its child. Standard library only. The fork server forks it like any shim.
+"""A waiting shim, perhaps with a warm interpreter as its child. Standard library only.
 
-The worker sends over a socket which interpreter it wants, and receives ``ready`` or why it is unusable.
-Later the worker sends a run directory with the run's lock. The process then becomes that run's shim, and its child
-becomes the job's first process. If the worker ends before that, both end. If the warm interpreter cannot become the
-job, the shim kills it before any code of the job has run, and starts the job cold.
+The worker sends a run directory with the run's lock over a socket, and the process becomes that run's shim. If the
+worker ends before that, the process ends too.
+
+Before that, the worker may send which warm interpreter it wants, and receives ``ready`` or why it is unusable. The
+interpreter is a child of the waiting shim, ends with it, and becomes the job's first process. If it cannot, the shim
+kills it before any code of the job has run, and starts the job cold.
 
 The shim and the warm interpreter also share a socket; see :mod:`workers.inside.warm_start`.
 """
@@ -54,15 +56,21 @@ class WarmInterpreter:
             end_child(self.pid)
 
 
-def hold(worker: socket.socket) -> tuple[str, int, WarmInterpreter] | None:
-    """Start the warm interpreter that the worker wants, and wait for a run.
+def hold(worker: socket.socket) -> tuple[str, WarmInterpreter | None] | None:
+    """Wait for a run, with the warm interpreter that the worker may want before it.
 
-    Returns the run directory, the run's lock and the interpreter; None if no run arrives.
+    Returns the run directory and the interpreter; None if no run arrives. The run's lock stays open in this process.
     """
-    text = worker.recv(MOST_BYTES)
-    if not text:
-        return None
-    plan = json.loads(text)
+    text, fds = received(worker)
+    warm_interpreter = None
+    if text and not fds:
+        warm_interpreter = hold_warm(worker, json.loads(text))
+        text, fds = received(worker) if warm_interpreter is not None else (b"", [])
+    return (os.fsdecode(text), warm_interpreter) if text and fds else None
+
+
+def hold_warm(worker: socket.socket, plan: dict[str, Any]) -> WarmInterpreter | None:
+    """Start the warm interpreter of *plan*, and return it when the worker sends something; None if it is unusable."""
     to, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     warm_interpreter = WarmInterpreter(start(plan, theirs.fileno()), to)
     theirs.close()
@@ -77,8 +85,7 @@ def hold(worker: socket.socket) -> tuple[str, int, WarmInterpreter] | None:
             worker.send(message)
         if message != b"ready":
             return None
-    run_dir, fds = order(worker)
-    return (os.fsdecode(run_dir), fds[0], warm_interpreter) if run_dir and fds else None
+    return warm_interpreter
 
 
 def runs(pid: int, program: str) -> bool:
@@ -93,11 +100,14 @@ def runs(pid: int, program: str) -> bool:
         return False
 
 
-def order(worker: socket.socket) -> tuple[bytes, list[int]]:
-    """Return the run directory that the worker sends and its lock; empty values if the worker is gone."""
-    for _ in range(2):  # a worker that closes without reading causes one reset, and its last message comes after that
+def received(other: socket.socket) -> tuple[bytes, list[int]]:
+    """Return the next message and its descriptor, of which there may be none; empty values if the other end is gone."""
+    for _ in range(2):  # an end that closes without reading causes one reset, and its last message comes after that
         with contextlib.suppress(ConnectionResetError):
-            return socket.recv_fds(worker, MOST_BYTES, 1, socket.MSG_CMSG_CLOEXEC)[:2]
+            text, fds, _, _ = socket.recv_fds(other, MOST_BYTES, 1)
+            for fd in fds:
+                os.set_inheritable(fd, False)  # Python 3.11 ignores MSG_CMSG_CLOEXEC
+            return text, fds
     return b"", []
 
 

@@ -26,7 +26,7 @@ from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.run import deliveries
 from workers.run.directory import ShimSpec
 from workers.run.environment import NO_MPS, environment, threads_of
-from workers.shim.client import Shim, Shims, Unanswered
+from workers.shim.client import Shim, Shims
 from workers.shim.code import TREE
 from workers.shim.tree import open_files
 from workers.steps.conclusion import NotStarted, answered
@@ -45,6 +45,10 @@ else:
     whole = later("workers.whole.prepare")
 
 log = logging.getLogger(__name__)
+
+
+class Unanswered(Exception):
+    """It is unknown why, but the run's lock shows that a shim has the run."""
 
 
 class Spawn:
@@ -71,7 +75,7 @@ class Spawn:
 
         Raises:
             NotStarted: No shim was started, because the host is short of a resource.
-            Unanswered: A shim was started but gave no answer. The caller must follow it by its files.
+            Unanswered: A shim has the run all the same. The caller must follow it by its files.
 
         """
         run, spec = permit.run, permit.run.spec

@@ -20,7 +20,7 @@ from gpuqueue.model.run import RunDevice
 from gpuqueue.system.process import ProcessIdentity
 from workers.run.directory import Held, RunDir, ShimSpec
 from workers.shim import client
-from workers.shim.client import Shim, Shims, Unanswered
+from workers.shim.client import Shim, Shims
 from workers.shim.forkserver import NO_RUN
 from workers.shim.start import LogFile, become
 from workers.shim.warm import WarmInterpreter
@@ -111,8 +111,18 @@ def test_no_run_keeps_another_ones_descriptors(forkserver: Shims, tmp_path: Path
     assert 5 == len(shown), shown  # the header, the three streams, and the listing itself
 
 
+def waiting_of(ours: Shims) -> ProcessIdentity:
+    """Return the shim that waits for the next run."""
+    server = server_of(ours)
+    children = Path(f"/proc/{server.pid}/task/{server.pid}/children")
+    (pid,) = until(lambda: children.read_text().split(), what="a shim waits")
+    identity = ProcessIdentity.of(int(pid))
+    assert identity is not None
+    return identity
+
+
 def test_ended_shims_leave_no_zombie(forkserver: Shims, tmp_path: Path) -> None:
-    """The fork server collects ended shims, because they are not the worker's children."""
+    """The fork server collects ended shims, because they are not the worker's children. Only one waits."""
     server = server_of(forkserver)
     for number in range(1, 4):
         directory, lock = a_run(tmp_path, number, "exit 0")
@@ -120,7 +130,94 @@ def test_ended_shims_leave_no_zombie(forkserver: Shims, tmp_path: Path) -> None:
         os.close(lock)
 
     children = Path(f"/proc/{server.pid}/task/{server.pid}/children")
-    until(lambda: not children.read_text(), what="all are collected")
+    until(lambda: 1 == len(children.read_text().split()), what="all are collected")
+
+
+# ---- kill -9 at each step of the hand-over of a run ------------------------------------------------------------------
+
+
+def test_a_waiting_shim_that_was_killed_is_replaced(forkserver: Shims, tmp_path: Path) -> None:
+    """The run goes to the next shim, and the start does not fail."""
+    waiting = waiting_of(forkserver)
+    waiting.send(signal.SIGKILL)
+    assert waiting.wait(10)
+    directory, lock = a_run(tmp_path, 1, "exit 5")
+
+    shim = forkserver.start(directory.path, lock)
+    os.close(lock)
+
+    assert 0 == ended(shim)
+    assert "exit 5" == str(directory.exit().ending)  # type: ignore[union-attr]
+
+
+def test_a_shim_killed_before_it_reads_its_run_starts_nothing(forkserver: Shims, tmp_path: Path) -> None:
+    """The kernel frees the lock that was on its way to it, and no identity says that the run began."""
+    waiting = waiting_of(forkserver)
+    waiting.send(signal.SIGSTOP)
+    directory, lock = a_run(tmp_path, 1, f"touch {tmp_path}/effect")
+    shim = forkserver.start(directory.path, lock)
+    os.close(lock)
+    assert not is_free(directory)
+
+    waiting.send(signal.SIGKILL)
+
+    assert ended(shim) is None
+    assert (True, None, False) == (is_free(directory), directory.shim(), (tmp_path / "effect").exists())
+
+
+def test_a_shim_that_waits_outlives_the_fork_server_and_takes_its_run(forkserver: Shims, tmp_path: Path) -> None:
+    """A fork server that is killed takes no waiting shim with it. The next run is another fork server's."""
+    waiting, server = waiting_of(forkserver), server_of(forkserver)
+    server.kill()
+    server.wait()
+    shims = []
+    for number in (1, 2):
+        directory, lock = a_run(tmp_path, number, f"exit {number}")
+        shims.append(forkserver.start(directory.path, lock))
+        os.close(lock)
+        assert 0 == ended(shims[-1])
+        assert f"exit {number}" == str(directory.exit().ending)  # type: ignore[union-attr]
+
+    assert waiting.pid == shims[0].pid
+    assert server.pid != server_of(forkserver).pid
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["no run", "a run"])
+def test_after_the_worker_is_killed_a_waiting_shim_has_its_run_or_ends(tmp_path: Path, *, given: bool) -> None:
+    """Without a run it ends, also if it was stopped. A run that was sent to it is still there, and starts once."""
+    directory, lock = a_run(tmp_path, 1, f"echo run >> {tmp_path}/effects; exit 7")
+    script = (
+        "import sys, time; from pathlib import Path; from workers.shim.client import Shims; ours = Shims();"
+        "ours.prepare(); print(ours._server.pid, flush=True); sys.stdin.readline();"
+        f"{given} and ours.start(Path(sys.argv[1]), int(sys.argv[2])); print(flush=True); time.sleep(60)"
+    )
+    words = [sys.executable, "-c", script, str(directory.path), str(lock)]
+    with subprocess.Popen(
+        words, pass_fds=(lock,), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    ) as worker:
+        os.close(lock)
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        server = int(worker.stdout.readline())
+        children = Path(f"/proc/{server}/task/{server}/children")
+        waiting = ProcessIdentity.of(int(until(lambda: children.read_text().split(), what="a shim waits")[0]))
+        assert waiting is not None
+        waiting.send(signal.SIGSTOP)
+        worker.stdin.write("\n")
+        worker.stdout.readline()
+        worker.kill()
+        worker.wait()
+
+    assert given is not is_free(directory)
+    waiting.send(signal.SIGCONT)
+
+    assert waiting.wait(30)
+    assert is_free(directory)
+    end = directory.exit()
+    assert ("exit 7" if given else None) == (end and str(end.ending))
+    assert given is (tmp_path / "effects").exists()
+    if given:
+        assert ["run"] == (tmp_path / "effects").read_text().split()
 
 
 def test_a_fork_server_that_was_killed_is_started_again(forkserver: Shims, tmp_path: Path) -> None:
@@ -151,30 +248,29 @@ def test_a_shim_outlives_who_forked_it(forkserver: Shims, tmp_path: Path) -> Non
     assert "exit 6" == str(directory.exit().ending)  # type: ignore[union-attr]
 
 
-def test_a_fork_server_that_does_not_answer_is_ended_and_holds_no_lock(
+def test_a_fork_server_that_does_not_answer_is_replaced(
     forkserver: Shims, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fork server that does not answer is ended, and holds no lock.
-
-    Only the lock of the run tells then whether there is a shim.
-    """
+    """A fork server that does not answer is ended. It never has a run's lock, so another one can take its place."""
     monkeypatch.setattr(client, "ANSWER_S", 0.2)
-    server = server_of(forkserver)
+    server, waiting = server_of(forkserver), waiting_of(forkserver)
     server.send_signal(signal.SIGSTOP)
-    directory, lock = a_run(tmp_path, 1, "exit 0")
+    for number in (1, 2):
+        directory, lock = a_run(tmp_path, number, f"exit {number}")
+        shim = forkserver.start(directory.path, lock)
+        os.close(lock)
+        assert 0 == ended(shim)
+        assert f"exit {number}" == str(directory.exit().ending)  # type: ignore[union-attr]
 
-    with pytest.raises(Unanswered):
-        forkserver.start(directory.path, lock)
-
-    os.close(lock)
     assert server.poll() is not None
-    assert is_free(directory)
+    assert waiting.wait(10)
 
 
 def test_a_host_without_descriptors_says_so(forkserver: Shims, tmp_path: Path) -> None:
     """A fork server without file descriptors returns the error number and keeps no lock."""
     server = server_of(forkserver)
     directory, lock = a_run(tmp_path, 1, "exit 0")
+    forkserver._waiting().end()
     resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (4, 4))  # the server can open no further descriptor
 
     with pytest.raises(OSError, match="Too many open files"):
@@ -214,15 +310,11 @@ def test_a_shim_in_waiting_that_came_to_no_run_says_so(forkserver: Shims) -> Non
     Its interpreter may end at the moment in which the worker gives it a run. With exit code 0 the worker would take the
     job for begun and count the run as lost; with `NO_RUN` the claim is released, and is no attempt.
     """
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    ours.send(json.dumps({"python": "true", "program": "/bin/true", "cwd": "/", "env": {}, "modules": ""}).encode())
+    plan = {"python": "true", "program": "/bin/true", "cwd": "/", "env": {}, "modules": ""}
 
-    shim = forkserver.start_waiting(theirs.fileno())
-    theirs.close()
+    shim = forkserver.start_warm(json.dumps(plan).encode())
 
     assert NO_RUN == ended(shim)
-    assert b"unfit: it ended by itself" == ours.recv(100)
-    ours.close()
 
 
 def test_a_host_without_descriptors_makes_a_job_start_without_its_interpreter(

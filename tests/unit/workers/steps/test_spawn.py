@@ -16,10 +16,10 @@ from gpuqueue.settings.settings import Settings
 from workers.measure.active_runs import LiveRun
 from workers.run.directory import Held, RunDir
 from workers.runner import check_limits, choose_python
-from workers.shim.client import Shim, Unanswered
+from workers.shim.client import Shim
 from workers.shim.output_link import make_links
 from workers.steps.conclusion import NotStarted
-from workers.steps.spawn import Spawn
+from workers.steps.spawn import Spawn, Unanswered
 
 
 class Failing:
