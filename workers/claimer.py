@@ -19,6 +19,7 @@ from gpuqueue.system.process import is_ending
 from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.measure.admission import AdmissionCheck
 from workers.measure.monitor import DeviceMonitor
+from workers.measure.sample import Sample
 from workers.run.directory import Held, RunDir
 from workers.run.start_health import in_words
 from workers.steps.conclusion import Detached, answered
@@ -46,6 +47,7 @@ class Claimer:
     ) -> None:
         self._settings = settings
         self._queue = queue
+        self._monitor = monitor
         self._known = monitor.devices
         self._gpus_here = any(each.kind.is_gpu for each in self._known.values())
         self._admission = admission
@@ -57,6 +59,8 @@ class Claimer:
         self._paused_until_s = 0.0
         #: Seconds until the next claim attempt, after a job was left to a better device.
         self._again_s = math.inf
+        #: Whether the last claim attempt found all slots taken.
+        self._was_full = False
         self.wake = SteadyEvent()
 
     def loop(self, hand_over: Callable[[LiveRun], None], stopping: SteadyEvent) -> None:
@@ -75,12 +79,18 @@ class Claimer:
         """Stop claiming for ``PAUSE_S``, so that this worker does not reclaim a job that it has just released."""
         self._paused_until_s = self._clock.monotonic_s() + PAUSE_S
 
+    def slot_is_free(self) -> None:
+        """Try again if the last attempt found all slots taken. Else the message of the run's end was enough."""
+        if self._was_full:
+            self.wake.set()
+
     def _claim(self, stopping: SteadyEvent) -> Claim | None:
         """Claim one job, or return None if there is no free slot or no job that fits.
 
         The store is asked with the same nonce until it answers, so that a lost reply does not lose the job.
         """
         self._again_s = math.inf
+        self._was_full = True  # before the check, so that a slot that gets free meanwhile is seen
         if len(self._runs) >= self._slots or self._clock.monotonic_s() < self._paused_until_s or is_ending():
             return None
         while True:
@@ -96,11 +106,19 @@ class Claimer:
             return found
 
     def _seek(self, nonce: str) -> Claim | Later | None:
-        """Ask the store for a job. Each attempt samples the device, because the store may have been away for a while.
+        """Ask the store for a job. The store may have been away for a while, so a sample counts only for a moment.
 
         If the device is in trouble, a job claimed by an unanswered attempt returns to the queue when its lease expires.
         """
-        offer = self._admission.offer()
+        sample = self._monitor.recent(self._admission.device)
+        found = self._ask(sample, nonce)
+        if sample is not None and sample.is_outdated and not isinstance(found, Claim):
+            return self._ask(None, nonce)  # the job may fit into what a run had that has ended
+        return found
+
+    def _ask(self, sample: Sample | None, nonce: str) -> Claim | Later | None:
+        """Ask the store for a job that fits by *sample*, or by a new one."""
+        offer = self._admission.offer(sample)
         if offer.trouble is not None:
             if offer.trouble != self._logged:
                 log.warning("%s takes no new job: %s", offer.device.uuid, offer.trouble)
@@ -108,6 +126,7 @@ class Claimer:
             return None
         if len(self._runs) >= offer.slots:  # the store learns with the next heartbeat that the slots have changed
             return None
+        self._was_full = False
         return self._queue.runs.seek(
             offer, worker=self._worker, lease_s=self._settings.lease_s, nonce=nonce, gpus_here=self._gpus_here
         )

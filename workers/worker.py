@@ -182,7 +182,7 @@ class Worker:
             self.runs.remove(token)
         if outcome == NOT_STARTED:
             self._claimer.pause()
-        self._claimer.wake.set()
+        self._claimer.slot_is_free()
         return outcome
 
     def _listen(self, stopping: SteadyEvent) -> None:

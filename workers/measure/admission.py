@@ -50,10 +50,13 @@ class AdmissionCheck:
         self._unwell: str | None = None
         self._unwell_until_s = 0.0
 
-    def offer(self) -> Offer:
-        """Sample the device and return its offer. For a device in trouble it has no slots, and names the reason."""
+    def offer(self, sample: Sample | None = None) -> Offer:
+        """Return the offer of the device, by *sample* or a new one.
+
+        For a device in trouble it has no slots, and names the reason.
+        """
         try:
-            sample = self._monitor.sample(self.device)
+            sample = sample or self._monitor.sample(self.device)
             health = self._monitor.health(self.device, HEALTH_S)
             trouble = self._trouble(health) or self._held(sample) or self._mps_trouble() or self.start_health.trouble()
             return self._offer(sample, trouble, health)

@@ -97,13 +97,19 @@ class DeviceMonitor:
     def recent(self, device: Device) -> Sample | None:
         """Return the latest sample of *device*, divided among the present runs, or None if it is too old.
 
+        What a run held that has ended since counts as external.
+
         A sample of the CPU is never reused: the memory of its processes is measured anew, and would not match an older
         total.
         """
         sample = self._latest[device.uuid].sample
         if sample is None or device.kind is DeviceKind.CPU or sample.began_s < self._clock.monotonic_s() - MOMENT_S:
             return None
-        return replace(sample, runs=self._runs_on(device, sample.reading))
+        runs = self._runs_on(device, sample.reading)
+        ours = _pids_of(runs)
+        others = {pid: used for pid, used in sample.reading.processes.items() if pid not in ours and used is not None}
+        counted = {pid: sample.counted.get(pid, used) for pid, used in others.items()}
+        return replace(sample, runs=runs, counted=counted, is_outdated=not _pids_of(sample.runs) <= ours)
 
     def health(self, device: Device, max_age_s: float = 0.0) -> Health:
         """Return the health of *device*, as of *max_age_s* seconds ago at the earliest.
@@ -169,7 +175,7 @@ class DeviceMonitor:
         if self._settings.mps and device.kind is DeviceKind.GPU:
             reading = mps.without_servers(reading)
         runs = self._runs_on(device, reading)
-        ours = frozenset[int]().union(*(run.pids for run in runs if run.was_given))
+        ours = _pids_of(runs)
         jobs = {pid: run.job_id for run in runs if not run.was_given for pid in run.pids}
         counted = external_processes.note(reading.processes, ours, began_s)
         others = sorted(pid for pid in reading.processes if pid not in ours)
@@ -278,6 +284,11 @@ class DeviceMonitor:
             return run.alive
         claimed_at, lease = directory.claimed_at(), timedelta(seconds=self._settings.lease_s)
         return claimed_at is not None and self._clock.now() - claimed_at <= lease
+
+
+def _pids_of(runs: Iterable[RunOnDevice]) -> frozenset[int]:
+    """Return the processes of those of *runs* that were given the device."""
+    return frozenset[int]().union(*(run.pids for run in runs if run.was_given))
 
 
 def pids_by_run(

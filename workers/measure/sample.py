@@ -39,6 +39,8 @@ class Sample:
     runs: tuple[RunOnDevice, ...]
     counted: Mapping[int, int]
     external_processes: tuple[ExternalProcess, ...]
+    #: Whether a run has ended since, so that its memory counts as external.
+    is_outdated: bool = False
 
     def measured(self, token: str) -> RunOnDevice | None:
         """Return the run with this token, or None if it is not on the device or has not started.

@@ -27,6 +27,7 @@ from gpuqueue.settings.parsers import OnMemoryErrors
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import ProcessIdentity
 from gpuqueue.text.units import GIB, MIB
+from workers.claimer import Claimer
 from workers.devices.mps import CONTROL_SOCKET
 from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.measure.admission import AdmissionCheck
@@ -36,6 +37,7 @@ from workers.run.directory import Held, RunDir
 from workers.services.adoption import Adoption
 from workers.services.heartbeats import Heartbeats
 from workers.shim import tree
+from workers.threads import SteadyEvent
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler to build the fake driver with")
 
@@ -291,6 +293,46 @@ def test_a_run_that_ended_after_the_claim_is_sampled_again(
     host.runs[1].add(ours)
 
     assert admission.still_fits(ours) is None
+
+
+def test_claims_of_the_same_moment_use_one_sample(
+    host: Host, queue: JobQueue, monkeypatch: pytest.MonkeyPatch, shim: Callable[[LiveRun], int]
+) -> None:
+    """A claim uses a sample of a moment ago. There a run that has ended since is external, so it promises no more.
+
+    Only if no job fits so, the device is sampled anew. Each short job used to cost a sample for each of its claims.
+    """
+    admission, runs, monitor, since_s = host.checks[1], host.runs[1], host.monitors[1], host.clock.monotonic_s()
+    heartbeats = Heartbeats(
+        host.settings, queue, admission, runs, host.clock, Adoption(host.settings, queue, runs, worker="w")
+    )
+    heartbeats.heartbeat()
+    claimer = Claimer(host.settings, queue, monitor, admission, runs, host.clock, worker="w")
+    readings: list[object] = []
+    reading = host.backend.reading
+    monkeypatch.setattr(host.backend, "reading", lambda device: readings.append(device) or reading(device))
+    monkeypatch.setattr(host.clock, "monotonic_s", lambda: since_s + 2 * MOMENT_S)
+    before = host.run(77, 20, 1)
+    runs.add(before)
+    process = shim(before)
+    host.fake.hold(1, process, 20 * GIB)
+    stopping = SteadyEvent()
+    for gib in (1, 2):
+        queue.requests.submit(make_spec(mem_bytes=gib * GIB))
+        assert claimer._claim(stopping) is not None
+    assert 1 == len(readings)
+
+    kill_and_wait(process)
+    before.directory.settle()
+    runs.remove(before.held.token)
+    host.fake.hold(1, process, 0)
+    outdated = monitor.recent(host.devices[1])
+    assert outdated is not None
+    assert (True, RESERVED + 20 * GIB) == (outdated.is_outdated, outdated.external_bytes)
+
+    queue.requests.submit(make_spec(mem_bytes=20 * GIB))
+    assert claimer._claim(stopping) is not None
+    assert 2 == len(readings)
 
 
 def test_the_used_part_of_a_lease_is_not_counted_twice(host: Host, shim: Callable[[LiveRun], int]) -> None:
