@@ -2,12 +2,12 @@
 
 python -m benchmarks.bench_workers [--seconds 20]
 
-The worker runs in Celery, and counts with the fork server that it has while idle; *others* are the recorder, the host
-process and the store together. *busy* is with a running job in each of 4 slots, where jobs and their shims do not
-count. *stream* is with trivial jobs submitted one after the other. Memory is PSS: a page that several processes share
-counts once over all of them. Where PSS cannot be read, it is RSS, which counts the page for each; the floor's name says
-which. The floor of the memory is a Python that has imported celery, that of the CPU time one that wakes up ten times a
-second.
+The worker runs in Celery, and counts with its fork server and, while idle, the shim that waits; *others* are the
+recorder, the host process and the store together. *busy* is with a running job in each of 4 slots, where jobs and their
+shims do not count. *stream* is with trivial jobs submitted one after the other. Memory is PSS: a page that several
+processes share counts once over all of them. Where PSS cannot be read, it is RSS, which counts the page for each; the
+floor's name says which. The floor of the memory is a Python that has imported celery, that of the CPU time one that
+wakes up ten times a second.
 """
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ def figures(*, quick: bool = False, seconds: float | None = None) -> Measured:
         machine.client.jobs.wait(machine.client.jobs.submit(["true"], mem="1M").id)
         floor = share_of_core([ticking], seconds)
         ticks = Floor(name="Python that wakes 10 times a second", value=floor) if floor else None
-        worker = with_children(main_process)  # that run's shim has ended
-        others = [each for each in _ours(machine) if each not in worker]
-        memory = _memory([imported], worker, others)
-        yield memory("worker.idle.memory", worker)
+        idle = with_children(main_process)  # that run's shim has ended
+        worker = [main_process, *main_process.children()]
+        others = [each for each in _ours(machine) if each not in idle]
+        memory = _memory([imported], idle, others)
+        yield memory("worker.idle.memory", idle)
         yield _share("worker.idle.cpu", worker, seconds, ticks)
         yield _share("others.idle.cpu", others, seconds, ticks)
         yield replace(memory("others.idle.memory", others), floor=None)

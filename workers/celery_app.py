@@ -1,6 +1,7 @@
 """The Celery application of a device's worker: its single task and the broker URL.
 
-``celery -A workers.celery_app inspect active`` lists the active runs. Flower takes the same ``-A``.
+``celery -A workers.celery_app inspect active`` lists the active runs. Flower takes the same ``-A``. Workers send events
+about tasks once a tool has asked for them (``enable_events``), as Flower does: three messages for each job.
 
 The step belongs to the *worker* blueprint. Celery rebuilds the consumer blueprint at every reconnection with the
 broker, so the step must not belong to that one.
@@ -70,7 +71,6 @@ def make_app(settings: Settings, device: str | None = None) -> Celery:
         worker_cancel_long_running_tasks_on_connection_loss=False,
         worker_enable_remote_control=True,
         worker_prefetch_multiplier=1,
-        worker_send_task_events=True,
     )
     return celery_app
 
@@ -102,7 +102,6 @@ def serve(worker: Worker) -> int:
             "--without-gossip",
             "--without-mingle",
             *("--heartbeat-interval", str(EVENT_S)),
-            "--task-events",
         ]
     )
     worker.close()

@@ -42,8 +42,8 @@ CORRIDOR = (
         ),
         aim="p50 ≤ 30 ms",
         aims=(Aim(figure="latency.idle.start.p50", bound=30),),
-        why_not="Each job has a shim of its own, so that it outlives its worker: it is forked, and writes down whose "
-        "it is before it starts anything. It would take a shim in C, or one that was forked before its job came.",
+        why_not="Each job has a shim of its own, so that it outlives its worker: it was forked before, and writes down "
+        "whose it is before it starts anything, by a fork. It would take a shim in C.",
     ),
     Row(
         what="submit → first instruction, under load",
@@ -59,8 +59,8 @@ CORRIDOR = (
         what="a run directory that is ready → first instruction of a Python, behind a shim",
         aim="≤ 2 times a plain spawn",
         aims=(Aim(figure="shim.forked.first", bound=2, of_ratio=True),),
-        why_not="An interpreter is forked twice, as the shim and as the job: most of the time the kernel copies pages "
-        "of it. It would take a shim in C, or one that was forked before its job came.",
+        why_not="The shim, an interpreter, is forked for the job: most of the time the kernel copies pages of it. It "
+        "would take a shim in C.",
     ),
     Row(
         what="`--warm`: submit → the line after `import torch`",
@@ -97,8 +97,8 @@ CORRIDOR = (
         "the run, one sample of the device, three scripts, Celery), a third is the shim's with the job's own process, "
         "mostly pages that two forks of a Python copy, and the rest is the recorder's, the store's and the "
         "submitter's. Those that are ahead run a function in a worker that is there already, or are in C and keep "
-        "nothing on the disk; nobody owns the job when that worker is gone (the table of others). It would take shims "
-        "that wait for a job, or one in C.",
+        "nothing on the disk; nobody owns the job when that worker is gone (the table of others). It would take a "
+        "shim in C.",
     ),
     Row(
         what="claim, started, finish, without a process",
