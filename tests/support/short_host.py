@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from bounded import until
 
 from workers.run import process_tree
 from workers.shim.forkserver import NAME
@@ -114,9 +115,11 @@ def _is_open(number: int) -> bool:
 def no_processes(pid: int, *, but: int = 0) -> Iterator[None]:
     """Let the worker *pid* start no process and no thread, except *but* of them, for a while.
 
-    The same limit holds for its fork server. Skips where no limit can be set.
+    The same limit holds for its fork server and the shim that waits. Skips where no limit can be set.
     """
-    pids = [pid, *(each for each in process_tree.children(pid) if _name(each) == NAME)]
+    servers = [each for each in process_tree.children(pid) if _name(each) == NAME]
+    shims = [until(lambda: process_tree.children(server), what="a shim waits") for server in servers]  # noqa: B023 - at once
+    pids = [pid, *servers, *(shim for waiting in shims for shim in waiting)]
     if os.getuid() != 0:
         before = resource.prlimit(pid, resource.RLIMIT_NPROC)
         for each in pids:
