@@ -30,7 +30,7 @@ JOBS, BEFORE = 5, 2
 #: start of their names. The worker opens ``lock`` with O_CREAT and finds the second name of the claim. The shim's files
 #: are bounded in test_forked_shim.py. One more file is one more inode for each run, and usually one more file that the
 #: next worker must understand. If it is worth that, add it here and say why.
-MADE = {"JOB": JOBS, "RUN": JOBS, ".job": JOBS, ".claim": JOBS, "lock": JOBS, ".spec": JOBS, "heartbeat": JOBS}
+MADE = {"JOB": JOBS, "RUN": JOBS, ".claim": JOBS, "lock": JOBS, ".spec": JOBS, "heartbeat": JOBS}
 #: Measurements are saved at a heartbeat, and at the end of a run that was sampled. Whether there was either depends on
 #: the load of the machine.
 PERHAPS = {".meters": Bound(0, 2 * JOBS + 2)}

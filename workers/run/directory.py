@@ -1,9 +1,9 @@
 """The run directory: the files by which a worker and a shim communicate, and from which the next worker adopts a run.
 
 ``<state>/runs/<job>/<token>/`` holds the files of one run. :mod:`workers.shim.supervisor` lists the files that both
-sides use. The worker writes three more: ``claim``, which another worker of the device needs to adopt the run, ``job``,
-the job's spec, for a store that lost its data, and ``progress``, for those who look at the queue. The link ``user``
-names the account whose log this is. When the history has the run, only the logs and ``user`` stay.
+sides use. The worker writes two more: ``claim``, which another worker of the device needs to adopt the run, with the
+job's spec for a store that lost its data, and ``progress``, for those who look at the queue. The link ``user`` names
+the account whose log this is. When the history has the run, only the logs and ``user`` stay.
 """
 
 from __future__ import annotations
@@ -72,9 +72,8 @@ class RunDir:
             path.chmod(ENTERED)
         directory = cls(path)
         try:
-            if payload:
-                put(directory.path / "job", payload)
-            put(directory.path / "claim", json.dumps(held.plain()))
+            # In one file: where many files come and go, a new inode takes half a millisecond.
+            put(directory.path / "claim", json.dumps({**held.plain(), "payload": payload or None}))
             with contextlib.suppress(OSError):  # without the link, try_lock creates the file
                 os.link(directory._at("claim"), directory._at("lock"))
             links.add(runs, directory._name, directory._at("claim"))
@@ -146,9 +145,12 @@ class RunDir:
             return None
 
     def payload(self) -> str | None:
-        """Return the job's spec as it was claimed, or None if the file is missing or was replaced."""
+        """Return the job's spec as it was claimed, or None if it is missing or was replaced."""
         with contextlib.suppress(Unreadable):
-            return read(self.path / "job")
+            claim = read_fields(self.path / "claim")
+            if claim is not None and claim.has("payload"):
+                return claim.text("payload")
+            return read(self.path / "job")  # of a run that an earlier version started
         return None
 
     def may_have_started(self) -> bool:
@@ -175,7 +177,7 @@ class RunDir:
     def note_user(self, name: str) -> None:
         """Record whose log this is, for the limit of each user's logs."""
         with contextlib.suppress(FileExistsError):
-            os.symlink(name, self._at(USER))  # noqa: PTH211 - see _at
+            links.add_user(self.path.parent.parent, name, self._at(USER))
 
     def renew(self, until_s: float) -> None:
         """Write a heartbeat for the shim, valid until *until_s* on the host's monotonic clock, in seconds.

@@ -19,7 +19,7 @@ from gpuqueue.system.process import ProcessIdentity
 from gpuqueue.system.safe_open import MOST_BYTES, read_small
 from gpuqueue.text.units import GIB
 from workers.measure.active_runs import LiveRun
-from workers.run.directory import Held, RunDir, ShimSpec, reported, unsettled
+from workers.run.directory import USER, Held, RunDir, ShimSpec, reported, unsettled
 from workers.run.files import is_ours
 from workers.run.verdict import read_reports, tail
 
@@ -380,3 +380,20 @@ def test_a_settlement_removes_what_only_a_live_run_needs(name: str) -> None:
     """The figures so far stayed after the end, and so could the request of a whole job, which has its environment."""
     assert is_ours(name)
     assert not is_ours(f"{name}.txt")
+
+
+def test_the_runs_of_a_user_share_the_inode_of_its_name(tmp_path: Path) -> None:
+    """The links of a user's runs are one inode where the file system allows it, and outlive the first run.
+
+    A name is no path: it may name no file outside.
+    """
+    for number, user in ((1, "ann"), (2, "ann"), (3, "bob"), (4, "../1")):
+        directory = RunDir.create(tmp_path, Held(job_id=number, token="1.a", devices=()), "{}")
+        directory.note_user(user)
+        directory.note_user(user)
+        assert (user, "{}") == (str((directory.path / USER).readlink()), directory.payload())
+
+    first, second, third, _ = (tmp_path / str(number) / "1.a" / USER for number in (1, 2, 3, 4))
+    assert first.lstat().st_ino == second.lstat().st_ino != third.lstat().st_ino
+    first.unlink()
+    assert "ann" == str(second.readlink())
