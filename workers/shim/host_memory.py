@@ -88,28 +88,27 @@ class HostMemory:
 
     def _counts(self) -> tuple[int, int]:
         """Return how many processes the kernel has killed, and how often a limit of the control group was reached."""
-        numbers = _numbers(self._events)
-        return numbers.get("oom_kill", 0), numbers.get("oom", 0)
+        kills, limits = _numbers(self._events, b"oom_kill", b"oom")
+        return kills or 0, limits or 0
 
     def _available(self) -> str:
-        numbers = _numbers(self._memory)
-        if "MemAvailable:" not in numbers or "MemTotal:" not in numbers:
+        available, total = _numbers(self._memory, b"MemAvailable:", b"MemTotal:")
+        if available is None or total is None:
             return ""
-        available, total = (size_of(numbers[name] * 1024) for name in ("MemAvailable:", "MemTotal:"))
-        return f" ({available} of {total} available)"
+        return f" ({size_of(available * 1024)} of {size_of(total * 1024)} available)"
 
 
-def _numbers(fd: int) -> dict[str, int]:
-    """Return the numbers in an open file of the kernel, by the words before them; nothing if it cannot be read."""
-    text, numbers = b"", {}
+def _numbers(fd: int, *names: bytes) -> list[int | None]:
+    """Return the numbers after *names* in an open file of the kernel; None for one that it does not have.
+
+    It reads no other line: ``/proc/vmstat`` has 190, which took a fifth of a shim's time.
+    """
+    text = b"\n"
     with contextlib.suppress(OSError):
-        while len(text) < MAX_BYTES and (part := os.pread(fd, MAX_BYTES, len(text))):
+        while len(text) < MAX_BYTES and (part := os.pread(fd, MAX_BYTES, len(text) - 1)):
             text += part
-    for line in text.splitlines():
-        words = line.split()
-        if len(words) > 1 and words[1].isdigit():
-            numbers[words[0].decode(errors="replace")] = int(words[1])
-    return numbers
+    found = (text.partition(b"\n" + name + b" ")[2].split(maxsplit=1)[:1] for name in names)
+    return [int(words[0]) if words and words[0].isdigit() else None for words in found]
 
 
 def adjust_oom_score(adjustment: int, pid: int | str = "self") -> None:
