@@ -19,7 +19,6 @@ from gpuqueue.system.process import is_ending
 from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.measure.admission import AdmissionCheck
 from workers.measure.monitor import DeviceMonitor
-from workers.measure.sample import Sample
 from workers.run.directory import Held, RunDir
 from workers.run.start_health import in_words
 from workers.steps.conclusion import Detached, answered
@@ -93,6 +92,7 @@ class Claimer:
         self._was_full = True  # before the check, so that a slot that gets free meanwhile is seen
         if len(self._runs) >= self._slots or self._clock.monotonic_s() < self._paused_until_s or is_ending():
             return None
+        self._was_full = False
         while True:
             nonce = new_nonce()
             try:
@@ -111,19 +111,13 @@ class Claimer:
         If the device is in trouble, a job claimed by an unanswered attempt returns to the queue when its lease expires.
         """
         sample = self._monitor.recent(self._admission.device)
-        found = self._ask(sample, nonce)
-        if sample is not None and sample.is_outdated and not isinstance(found, Claim):
-            return self._ask(None, nonce)  # the job may fit into what a run had that has ended
-        return found
-
-    def _ask(self, sample: Sample | None, nonce: str) -> Claim | Later | None:
-        """Ask the store for a job that fits by *sample*, or by a new one."""
-        offer = self._admission.offer(sample)
+        offer = self._admission.offer(None if sample is None or sample.is_outdated else sample)
         if offer.trouble is not None:
             if offer.trouble != self._logged:
                 log.warning("%s takes no new job: %s", offer.device.uuid, offer.trouble)
             self._logged = offer.trouble
             return None
+        self._was_full = True
         if len(self._runs) >= offer.slots:  # the store learns with the next heartbeat that the slots have changed
             return None
         self._was_full = False

@@ -54,7 +54,7 @@ def test_a_worker_killed_at_any_step_costs_no_job_and_doubles_none(site: Site, t
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("file", [1, 2, 4, 6])
+@pytest.mark.parametrize("file", [1, 2, 4, 5])
 def test_a_worker_killed_in_the_middle_of_a_settlement_leaves_no_file_behind(site: Site, file: int) -> None:
     """A worker killed during a settlement leaves no file behind.
 

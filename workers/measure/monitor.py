@@ -97,8 +97,6 @@ class DeviceMonitor:
     def recent(self, device: Device) -> Sample | None:
         """Return the latest sample of *device*, divided among the present runs, or None if it is too old.
 
-        What a run held that has ended since counts as external.
-
         A sample of the CPU is never reused: the memory of its processes is measured anew, and would not match an older
         total.
         """
@@ -107,8 +105,7 @@ class DeviceMonitor:
             return None
         runs = self._runs_on(device, sample.reading)
         ours = _pids_of(runs)
-        others = {pid: used for pid, used in sample.reading.processes.items() if pid not in ours and used is not None}
-        counted = {pid: sample.counted.get(pid, used) for pid, used in others.items()}
+        counted = {pid: held for pid, held in sample.counted.items() if pid not in ours}
         return replace(sample, runs=runs, counted=counted, is_outdated=not _pids_of(sample.runs) <= ours)
 
     def health(self, device: Device, max_age_s: float = 0.0) -> Health:

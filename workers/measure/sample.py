@@ -39,7 +39,7 @@ class Sample:
     runs: tuple[RunOnDevice, ...]
     counted: Mapping[int, int]
     external_processes: tuple[ExternalProcess, ...]
-    #: Whether a run has ended since, so that its memory counts as external.
+    #: Whether a run that had processes in it has ended since.
     is_outdated: bool = False
 
     def measured(self, token: str) -> RunOnDevice | None:

@@ -450,6 +450,7 @@ def test_an_interpreter_whose_shim_was_killed_holds_no_lock(make: Callable[..., 
     assert directory.shim() is None
     lock = until(directory.try_lock, what="the lock is free")
     os.close(lock)
+    shim.end()
 
 
 FAMILY = """
@@ -485,6 +486,7 @@ def test_nothing_outlives_a_warm_job(make: Callable[..., WarmRuns], *, killed: b
         os.kill(shim.pid, signal.SIGUSR1)
 
     until(lambda: not Path(f"/proc/{daemon}").exists(), what="it is gone")
+    shim.end()
 
 
 # ---- on a GPU --------------------------------------------------------------------------------------------------------
