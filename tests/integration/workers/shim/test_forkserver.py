@@ -252,7 +252,6 @@ def test_a_fork_server_that_does_not_answer_is_replaced(
     forkserver: Shims, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fork server that does not answer is ended. It never has a run's lock, so another one can take its place."""
-    monkeypatch.setattr(client, "ANSWER_S", 0.2)
     server, waiting = server_of(forkserver), waiting_of(forkserver)
     server.send_signal(signal.SIGSTOP)
     for number in (1, 2):
@@ -261,6 +260,10 @@ def test_a_fork_server_that_does_not_answer_is_replaced(
         os.close(lock)
         assert 0 == ended(shim)
         assert f"exit {number}" == str(directory.exit().ending)  # type: ignore[union-attr]
+        if number == 1:
+            with monkeypatch.context() as patch, pytest.raises(OSError, match="gave no answer"):
+                patch.setattr(client, "ANSWER_S", 0.2)
+                forkserver._waiting()
 
     assert server.poll() is not None
     assert waiting.wait(10)
