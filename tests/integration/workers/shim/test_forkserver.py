@@ -116,6 +116,7 @@ def waiting_of(ours: Shims) -> ProcessIdentity:
     server = server_of(ours)
     children = Path(f"/proc/{server.pid}/task/{server.pid}/children")
     (pid,) = until(lambda: children.read_text().split(), what="a shim waits")
+    until(lambda: select.select([ours._socket], [], [], 0)[0], what="the fork server has said so")
     identity = ProcessIdentity.of(int(pid))
     assert identity is not None
     return identity
