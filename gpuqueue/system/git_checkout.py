@@ -20,8 +20,9 @@ from gpuqueue.model.job_spec import COMMIT, MAX_BRANCH, Checkout
 
 #: Time limit of ``git status``, in seconds from its start. In a new clone it reads all files: 0.2 s for two thousand.
 DIRTY_S = 1.0
-#: For how long an answer of git serves further submits of this process with the same commit, in seconds. A program that
-#: submits many jobs asks git once a second, and nobody edits a file that quickly.
+#: For how long an answer of git serves further submits of this process with the same commit and index, in seconds. A
+#: program that submits many jobs asks git once a second. So the answer may be from before an edit of the last second,
+#: and never from before a commit, a checkout, ``git add`` or ``git stash``.
 FRESH_S = 1.0
 #: Most bytes to read of one of git's files. Only a packed-refs file of a huge repository can be longer.
 MOST_BYTES = 4 * 1024 * 1024
@@ -40,11 +41,11 @@ _STATUS = (
 class CheckoutReader:
     """Reads the checkout of *directory* and starts ``git status`` in the background. It never raises.
 
-    An answer of git is used again for ``FRESH_S`` in the same process, for the same working tree and commit.
+    An answer of git is used again for ``FRESH_S`` in the same process, for the same working tree, commit and index.
     """
 
-    #: The newest answer of git, the time at which it was asked for, and the working tree and commit that it is for.
-    _newest: ClassVar[tuple[tuple[Path, str], float, bool] | None] = None
+    #: The newest answer of git, the time at which it was asked for, and the tree, commit and index that it is for.
+    _newest: ClassVar[tuple[tuple[Path, str, object], float, bool] | None] = None
 
     def __init__(self, directory: Path) -> None:
         self._asked: _StatusProcess | None = None
@@ -53,7 +54,8 @@ class CheckoutReader:
         self._commit, self._branch = _head(found[1]) if found is not None else (None, None)
         if found is None or self._commit is None:
             return
-        self._of, self._at_s, newest = (found[0], self._commit), time.monotonic(), CheckoutReader._newest
+        self._of, self._at_s = (found[0], self._commit, _stamp(found[1] / "index")), time.monotonic()
+        newest = CheckoutReader._newest
         if newest is not None and newest[0] == self._of and self._at_s < newest[1] + FRESH_S:
             self._dirty = newest[2]
         else:
@@ -92,6 +94,15 @@ def _repositories(directory: Path) -> Iterator[tuple[Path, Path]]:
             where = _read(own).partition("gitdir:")[2].strip()
             if where:
                 yield each, each / where
+
+
+def _stamp(index: Path) -> object:
+    """Return what is different after each command of git that changes what is staged or checked out."""
+    try:
+        seen = os.stat(index)  # noqa: PTH116 - twice as fast as Path.stat
+    except OSError:
+        return None
+    return seen.st_ino, seen.st_mtime_ns, seen.st_size
 
 
 def _head(own: Path) -> tuple[str | None, str | None]:

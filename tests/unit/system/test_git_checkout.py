@@ -86,6 +86,44 @@ def test_many_submits_of_a_process_ask_git_once_for_each_commit(
     assert (True, git(repository, "rev-parse", "HEAD")) == (must_see(repository).dirty, must_see(repository).commit)
 
 
+class Clock:
+    """A clock that the test sets."""
+
+    now_s = 0.0
+
+    def monotonic(self) -> float:
+        """Return the time of the test, in seconds."""
+        return self.now_s
+
+
+def test_an_edit_is_seen_after_a_second_and_what_git_does_at_once(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two submits of a process: files edited, staged, put away and committed, and another branch."""
+    clock = Clock()
+    monkeypatch.setattr(git_checkout, "FRESH_S", 1.0)
+    monkeypatch.setattr(git_checkout, "time", clock)
+    first = git(repository, "rev-parse", "HEAD")
+    assert Checkout(commit=first, branch="main", dirty=False) == must_see(repository)
+
+    (repository / "train.py").write_text("print(2)\n")
+    clock.now_s = 0.9
+    assert must_see(repository).dirty is False, "the answer of the last second"
+    clock.now_s = 1.0
+    assert must_see(repository).dirty is True
+
+    git(repository, "stash", "-q")
+    assert must_see(repository).dirty is False
+    git(repository, "stash", "pop", "-q")
+    assert must_see(repository).dirty is True
+    git(repository, "checkout", "-q", "-b", "side")
+    assert Checkout(commit=first, branch="side", dirty=True) == must_see(repository)
+    git(repository, "commit", "-qam", "two")
+    assert Checkout(commit=git(repository, "rev-parse", "HEAD"), branch="side", dirty=False) == must_see(repository)
+    git(repository, "reset", "-q", "--soft", first)
+    assert Checkout(commit=first, branch="side", dirty=True) == must_see(repository)
+
+
 def test_wherever_git_keeps_the_commit(repository: Path, tmp_path: Path) -> None:
     """The commit is found in a file of its own, in packed refs, in a worktree, and in HEAD itself."""
     commit = git(repository, "rev-parse", "HEAD")
