@@ -119,6 +119,16 @@ class Jobs:
         return recovery.with_end(found.record, read_event(self._store, fields.get(stored.END_EVENT) or "0-0"))
 
     @answering
+    def records(self, job_ids: Sequence[int]) -> list[Record]:
+        """Return those of *job_ids* that the store knows, each with its current or last run, in one or two round trips.
+
+        The run of an ended job has no ending.
+        """
+        found = zip(job_ids, read_entries(self._store, job_ids), strict=True)
+        known = (recovery.survivor(job_id, fields, spec) for job_id, (fields, spec) in found if fields)
+        return [each.record for each in known if each is not None]
+
+    @answering
     def why(self, job_id: int) -> Explanation | None:
         """Return why a job does not run, by the rules and values of a claim; None if the job is unknown."""
         reply = self._store.scripts.run("why", job_id)

@@ -111,6 +111,8 @@ class Site:
         self.queue_copy, self.places = QueueCopy(settings), Places()
         self.past = PastOfDevices(settings)
         self.tables, self.answers = Tables(), Answers()
+        #: What the running members of arrays have reported so far, and when it was read, on the monotonic clock.
+        self.reported: dict[int, tuple[float, dict[int, dict[str, float]]]] = {}
         self.archives = Slots(ARCHIVES_OF_ACCOUNT, ARCHIVES, "archives of files are sent")
         self.commands = SecondCommands()
         self.command_slots = Slots(COMMANDS_OF_ACCOUNT, COMMANDS, "commands run in jobs")

@@ -11,8 +11,9 @@ import pytest
 from factories import make_spec, must_claim
 from guard.one_life import STEPS, OneLife
 
+from gpuqueue.model.array import Array
 from gpuqueue.model.job import JobState
-from gpuqueue.model.run import Ending
+from gpuqueue.model.run import Ending, Record
 from gpuqueue.queue.lease import Claim
 from gpuqueue.text.units import GIB, MIB
 
@@ -64,6 +65,21 @@ def test_a_claim_costs_the_same_however_many_wait(life: OneLife) -> None:
         found[waiting] = count_each_step(life)["claim"].total()
 
     assert found[1000] == found[10], found
+
+
+def test_the_runs_of_many_jobs_are_read_in_one_step(life: OneLife) -> None:
+    """The page asked for each running member of an array by itself, at each poll of each viewer."""
+    array = life.queue.requests.submit(make_spec(array=Array.parse("0-2")))
+    claims = [must_claim(life.queue) for _ in range(3)]
+    for each in claims:
+        life.queue.runs.started(each.job_id, each.token, lease_s=300, log_path=f"/{each.job_id}", devices=())
+    ids, records = [each.job_id for each in claims], list[Record]()
+
+    counted = life.counted(lambda: records.extend(life.queue.jobs.records([*ids, 999])))
+
+    assert [array.id + 1, array.id + 2, array.id + 3] == sorted(ids)
+    assert [life.queue.jobs.record(each) for each in ids] == records
+    assert Counter(multi=1, exec=1, hgetall=4, get=4, mget=1) == counted
 
 
 @pytest.mark.parametrize("fit", SHAPES)

@@ -32,6 +32,7 @@ from gpuqueue.service.following import Wanted, wanted, warning
 from gpuqueue.service.responses import StreamedFile, header
 from gpuqueue.service.routes.described import OCTETS, Depends, Download, Operations, Query, of_fields, route
 from gpuqueue.service.site import answered, body_of, site_of
+from gpuqueue.settings.settings import Settings
 from gpuqueue.system.logs import LogTail, last_bytes, search
 
 router = Operations("logs")
@@ -219,7 +220,7 @@ async def read_figures(request: Request, name: str) -> Response:
         owner = call.client.jobs.get(name).spec.account
         call.must(Action.SEE_JOBS, owner)
         sees_values = call.may(Action.SEE_ARGUMENTS, owner) and call.may(Action.SEE_LOGS, owner)
-        return sees_values, running_figures(call, name)
+        return sees_values, running_figures(call.connection.settings, call.client.jobs.newest(name))
 
     sees_values, found = await site.work(request, work)
     if isinstance(found, Wanted):
@@ -228,9 +229,8 @@ async def read_figures(request: Request, name: str) -> Response:
     return answered(figures if sees_values else replace(figures, values=None))
 
 
-def running_figures(call: Call, job: int | str) -> RunFigures | Wanted | None:
-    """Return the figures of the newest run of *job*, or what to ask its host for; None if it does not go on."""
-    record, settings = call.client.jobs.newest(job), call.connection.settings
+def running_figures(settings: Settings, record: Record) -> RunFigures | Wanted | None:
+    """Return the figures of the newest run of *record*, or what to ask its host for; None if it does not go on."""
     run = record.last_run
     if run is None or run.ended_at is not None:
         return None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 from itertools import islice
-from math import isfinite
+from math import inf, isfinite
 from typing import Annotated
 
 from starlette.requests import Request
@@ -344,8 +345,9 @@ def _seen(call: Call) -> Seen:
     return Seen(account, call.may(Action.SEE_JOBS))
 
 
-#: Most running members of an array whose metrics are read while they run.
-MAX_REPORTING = 64
+#: Most running members of an array whose metrics are read while they run. All viewers of the array share what was read
+#: for REPORTED_S seconds, of MAX_ARRAYS arrays at a time.
+MAX_REPORTING, REPORTED_S, MAX_ARRAYS = 64, 1.0, 1000
 _member_query = of_fields(
     MemberQuery,
     {
@@ -420,17 +422,25 @@ def _sees_metrics(call: Call, job: Job) -> bool:
 
 
 async def _reported_so_far(request: Request, name: str) -> dict[int, dict[str, float]]:
-    """Return the last values that the running members of an array have reported, by their indexes."""
+    """Return the last values that the running members of an array have reported, by their indexes.
+
+    The store is asked once for all of them, and each host once for each of its runs.
+    """
     site = site_of(request)
 
-    def work(call: Call) -> dict[int, RunFigures | Wanted | None]:
+    def work(call: Call) -> dict[int, dict[str, float]] | tuple[int, dict[int, RunFigures | Wanted | None]]:
         call.must_see_jobs()
         job = call.client.jobs.get(name)
         if not _sees_metrics(call, job):
             return {}
+        read_s, values = site.reported.get(job.id, (-inf, {}))
+        if time.monotonic() - read_s < REPORTED_S:
+            return values
         rows = (each for each in site.queue_copy.state().rows.values() if each.array_id == job.id)
-        running = islice((each.id for each in rows if each.state is JobState.RUNNING), MAX_REPORTING)
-        return {each - job.id - 1: running_figures(call, each) for each in running}
+        running = [*islice((each.id for each in rows if each.state is JobState.RUNNING), MAX_REPORTING)]
+        records = call.connection.queue.jobs.records(running) if running else ()
+        going = [each for each in records if each.job.state is JobState.RUNNING]
+        return job.id, {each.job.id - job.id - 1: running_figures(site.settings, each) for each in going}
 
     async def known(found: RunFigures | Wanted | None) -> dict[str, float]:
         figures = await site.relays.figures(found.run) if isinstance(found, Wanted) else found
@@ -438,4 +448,12 @@ async def _reported_so_far(request: Request, name: str) -> dict[int, dict[str, f
         return {} if values is None else {key: value for key, value in values.last().items() if isfinite(value)}
 
     found = await site.work(request, work)
-    return dict(zip(found, await asyncio.gather(*map(known, found.values())), strict=True))
+    if not isinstance(found, tuple):
+        return found
+    array_id, figures = found
+    values = dict(zip(figures, await asyncio.gather(*map(known, figures.values())), strict=True))
+    if len(site.reported) >= MAX_ARRAYS:
+        site.reported.clear()
+    if values:
+        site.reported[array_id] = time.monotonic(), values
+    return values

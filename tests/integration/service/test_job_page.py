@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from bounded import until
 from factories import make_offer, must_claim, serve
-from service_fixtures import ServedSite, ask, mine
+from service_fixtures import ServedSite, ask, mine, serving
 
 from gpuqueue.client import Client
 from gpuqueue.codec import figures_file
@@ -62,6 +62,12 @@ def started(served: ServedSite, job_id: int, text: bytes = b"") -> Claim:
     log.write_bytes(text)
     served.queue.runs.started(job_id, claim.token, lease_s=300, log_path=str(log), devices=(USED,))
     return claim
+
+
+def report(served: ServedSite, claim: Claim, figures: RunFigures) -> None:
+    """Write what a run has used and reported so far, as its worker does."""
+    directory = served.settings.runs_dir / str(claim.job_id) / claim.token
+    (directory / figures_file.NAME).write_text(figures_file.written(figures))
 
 
 def finish(served: ServedSite, claim: Claim, status: int = 0, **more: Any) -> None:
@@ -206,10 +212,7 @@ def test_an_array_shows_its_members_with_their_values(owner: Client, served: Ser
     loss = Metric(name="loss", count=1, last=Reported(value=0.5, after_s=1.0))
     finish(served, started(served, job.id + 1), status=3, values=JobValues(metrics=(loss,)))
     so_far = RunFigures(values=JobValues(metrics=(replace(loss, last=Reported(value=0.25, after_s=1.0)),)))
-    claim = started(served, job.id + 2)
-    (served.settings.runs_dir / str(claim.job_id) / claim.token / figures_file.NAME).write_text(
-        figures_file.written(so_far)
-    )
+    report(served, started(served, job.id + 2), so_far)
     path = f"/jobs/{job.id}/members"
     until(lambda: [each["state"] for each in seen(served, path)["rows"]][:2] == ["failed", "running"], what="the run")
     found = seen(served, path)
@@ -237,6 +240,26 @@ def test_an_array_shows_its_members_with_their_values(owner: Client, served: Ser
     assert {} == seen(served, f"/jobs/{job.id}_1/view", "bobs")["values"]
     assert "queued" == seen(served, f"/jobs/{job.id}_3/view")["record"]["job"]["state"]
     assert None is seen(served, f"/jobs/{job.id}_3/live")["row"]
+
+
+@pytest.mark.parametrize(("shared_s", "second"), [(3600.0, 1.0), (0.0, 2.0)])
+def test_viewers_share_what_running_members_have_reported(shared_s: float, second: float) -> None:
+    """For a moment: hosts and the store are not asked for each viewer. Who may not see the values gets none of them."""
+    with serving({"gpuqueue.service.routes.page:REPORTED_S": shared_s}) as site, site.client("unix") as client:
+        job = client.jobs.submit(["true", "{index}"], mem="1G", array="0-1")
+        claims = [started(site, job.id + 1 + index) for index in range(2)]
+
+        def shown(token: str = "mine") -> list[dict[str, float]]:
+            return [each["metrics"] for each in seen(site, f"/jobs/{job.id}/members", token)["rows"]]
+
+        for value in (1.0, 2.0):
+            loss = Metric(name="loss", count=1, last=Reported(value=value, after_s=1.0))
+            for each in claims:
+                report(site, each, RunFigures(values=JobValues(metrics=(loss,))))
+            expected = 1.0 if value == 1.0 else second
+            until(lambda expected=expected: [{"loss": expected}] * 2 == shown(), what="both")  # type: ignore[misc]
+        assert [{"loss": second}] * 2 == shown()
+        assert [{}, {}] == shown("bobs")
 
 
 def test_failed_members_run_again_with_more_memory(owner: Client, served: ServedSite) -> None:
