@@ -20,7 +20,7 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -62,6 +62,8 @@ MOST_DETAIL = 200
 _SUFFIX = ".jsonl"
 #: Longest line that is read, in bytes. A longer line is damaged.
 _MOST_LINE_BYTES = 1024 * 1024
+#: The start of a line that has the id of its entry: ``{"id":"`` and the id of :meth:`AuditJournal._new_id`.
+_ID_END = len('{"id":"') + 32
 
 
 class Change:
@@ -261,7 +263,7 @@ class AuditJournal:
         lines, moved = lines_of(fd), 0
         while chunk := list(islice(lines, _AT_ONCE)):
             folded = {line[len(_FOLDED) :].strip().decode("ascii", "replace") for line in chunk if _is_folded(line)}
-            known = [entry for line in chunk if not _is_folded(line) and (entry := _read(path, line)) is not None]
+            known = _newest(path, chunk)
             entries = [entry for entry in known if entry.id not in folded]
             if entries:
                 database.write_audit(entries)
@@ -346,6 +348,16 @@ def _is_folded(line: bytes) -> bool:
 
 def _line_of(entry: AuditEntry) -> str:
     return dump(to_stored(entry))
+
+
+def _newest(path: Path, lines: Sequence[bytes]) -> list[AuditEntry]:
+    """Return the entries in *lines*, each once, with its outcome if that is there: most begin and end in one drain."""
+    found: dict[bytes, AuditEntry] = {}
+    for line in reversed(lines):
+        start = line[:_ID_END]
+        if start not in found and not _is_folded(line) and (entry := _read(path, line)) is not None:
+            found[start] = entry
+    return [*reversed(found.values())]
 
 
 def _read(path: Path, line: bytes) -> AuditEntry | None:
