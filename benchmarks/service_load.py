@@ -3,8 +3,9 @@
     python -m benchmarks.service_load [--seconds 10] [--clients 50] [--followers 100] [--rounds 15]
 
 Prints the durations of commands at the store and through the socket beside the import of click, requests and durable
-submits per second of keep-alive clients, their 99th percentile, the delay of a log's line at many followers, the memory
-of the service, and the machine's load. The clients run on the same cores.
+submits per second of keep-alive clients, their 99th percentile, the processor time of each submit, the delay of a log's
+line at many followers, at rest and beside those submits, the memory of the service, and the machine's load. The clients
+run on the same cores.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ import psutil
 from benchmarks.measure.command import IMPORT_CLICK
 from benchmarks.measure.place import quiet
 from benchmarks.measure.rounds import alternate, medians, timed
-from gpuqueue.client import Client
 from gpuqueue.embedded.store import EmbeddedStore
 from gpuqueue.history.migrate import upgrade
 from gpuqueue.model.device import Device, DeviceKind
@@ -85,9 +85,17 @@ def _measure(directory: Path, options: argparse.Namespace) -> None:
         _print_commands(environ, api, gpuqueue, options.rounds)
         _print("a bare Starlette answer", asyncio.run(_load(hello, _get("/hello"), options)))
         _print("GET /me", asyncio.run(_load(api, _get("/api/v1/me"), options)))
-        _print("durable submits", asyncio.run(_load(api, _post("/api/v1/jobs", JOB), options)))
+        server = store.server()
+        parts = {"service": service.pid, "store": server.pid if server else 0, "clients": os.getpid()}
+        before = {name: _spent_s(each) for name, each in parts.items()}
+        found = asyncio.run(_load(api, _post("/api/v1/jobs", JOB), options))
+        _print("durable submits", found)
+        spent = {name: (_spent_s(each) - before[name]) / (len(found) - 1) for name, each in parts.items()}
+        print(
+            "processor time for each: " + ", ".join(f"{name} {1000 * took_s:.2f} ms" for name, took_s in spent.items())
+        )
         print(f"memory of the service: {psutil.Process(service.pid).memory_info().rss / MIB:.0f} MiB")
-        _follow(settings, queue, offer, api, options.followers)
+        _follow(settings, queue, offer, api, options)
         print(f"memory with followers: {psutil.Process(service.pid).memory_info().rss / MIB:.0f} MiB")
         print(f"load after: {os.getloadavg()[0]:.1f}")
     finally:
@@ -161,12 +169,13 @@ def _print(what: str, measured: list[float]) -> None:
     print(f"{what}: {len(took) / period:.0f}/s, p50 {p50:.1f} ms, p99 {p99:.1f} ms")
 
 
-def _follow(settings: Settings, queue: JobQueue, offer: Offer, api: Path, count: int) -> None:
-    """Measure how long a line of a log takes to all followers."""
-    with Client(settings) as client:
-        for job in client.jobs.list():
-            client.jobs.cancel(job.id)
-        client.jobs.submit(["true"], mem=MIB)
+def _spent_s(pid: int) -> float:
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
+
+
+def _follow(settings: Settings, queue: JobQueue, offer: Offer, api: Path, options: argparse.Namespace) -> None:
+    """Measure how long a line of a log takes to all followers, at rest and beside the clients that submit."""
     claim = queue.runs.claim(offer, worker="w", lease_s=3600, nonce="bench")
     if claim is None or isinstance(claim, tuple):
         raise SystemExit("nothing was claimed")
@@ -175,15 +184,26 @@ def _follow(settings: Settings, queue: JobQueue, offer: Offer, api: Path, count:
     log.touch()
     device = RunDevice(uuid=DEVICE.uuid, lease_bytes=MIB)
     queue.runs.started(claim.job_id, claim.token, lease_s=3600, log_path=str(log), devices=(device,))
-    delays = asyncio.run(_followers(api, claim.job_id, log, count))
+    follow = partial(_followers, api, claim.job_id, log, options.followers)
+    _print_delays(f"{options.followers} followers", asyncio.run(follow()))
+
+    async def both() -> tuple[list[float], list[float]]:
+        return await asyncio.gather(_load(api, _post("/api/v1/jobs", JOB), options), follow())
+
+    submits, delays = asyncio.run(both())
+    _print(f"durable submits beside {options.followers} followers", submits)
+    _print_delays(f"{options.followers} followers beside them", delays)
+
+
+def _print_delays(what: str, delays: list[float]) -> None:
     delays.sort()
-    print(
-        f"{count} followers: a line after p50 {1000 * delays[len(delays) // 2]:.0f} ms, last {1000 * delays[-1]:.0f} ms"
-    )
+    print(f"{what}: a line after p50 {1000 * delays[len(delays) // 2]:.0f} ms, last {1000 * delays[-1]:.0f} ms")
 
 
 async def _followers(api: Path, job_id: int, log: Path, count: int) -> list[float]:
+    """Return the delay of each of ten lines, written from now on, at each follower."""
     delays: list[float] = []
+    began = time.monotonic()
 
     async def follower(connected: asyncio.Event) -> None:
         reader, writer = await asyncio.open_unix_connection(str(api))
@@ -194,9 +214,9 @@ async def _followers(api: Path, job_id: int, log: Path, count: int) -> list[floa
         while seen < 10:  # noqa: PLR2004 - lines of the measurement
             line = await reader.readuntil(b"\n")
             if line.startswith(b'data: "'):
-                for stamp in json.loads(line[6:]).split():
-                    delays.append(time.monotonic() - float(stamp))
-                    seen += 1
+                new = [float(stamp) for stamp in json.loads(line[6:]).split() if float(stamp) > began]
+                delays.extend(time.monotonic() - stamp for stamp in new)
+                seen += len(new)
         writer.close()
 
     events = [asyncio.Event() for _ in range(count)]
