@@ -414,11 +414,11 @@ def queued_many(
     nonces = [hashlib.sha256(f"{nonce} {number}".encode()).hexdigest() for number in range(len(specs))]
     sign = None if connection.signer is None else connection.signer.signed
     on_cpu = None if note is None else partial(note, ON_CPU)
-    plain_ones = [place for place, spec in enumerate(specs) if not _is_checked_first(spec)]
+    plain_ones = [place for place, spec in enumerate(specs) if not is_checked_first(spec)]
 
     def send() -> list[Job | None]:
         words = [specs[place] for place in plain_ones], [nonces[place] for place in plain_ones]
-        return connection.queue.requests.submit_many(*words, sign=sign, on_cpu=on_cpu)
+        return connection.queue.requests.submit_many(*words, sign=sign, on_cpu=[on_cpu] * len(plain_ones))
 
     jobs = dict(zip(plain_ones, _twice(send), strict=True))
 
@@ -451,7 +451,7 @@ def all_queued(outcomes: Sequence[Job | GpuQueueError]) -> list[Job]:
     return jobs
 
 
-def _is_checked_first(spec: JobSpec) -> bool:
+def is_checked_first(spec: JobSpec) -> bool:
     """Return whether a submit of *spec* asks the site something first."""
     return spec.retry_of is not None or spec.is_whole or (spec.cpus, spec.cpu_mem_bytes) != (None, None)
 

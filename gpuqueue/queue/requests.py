@@ -104,21 +104,22 @@ class Requests:
         nonces: Sequence[str],
         *,
         sign: Callable[[JobSpec, int], JobSpec] | None = None,
-        on_cpu: Callable[[], None] | None = None,
+        on_cpu: Sequence[Callable[[], None] | None],
     ) -> list[Job | None]:
         """Queue *specs* in their order, in one round trip, with *sign* in two; return the job of each.
 
-        None stands for one that was not queued: :meth:`submit` with its nonce says why, or queues it after all.
+        *on_cpu* has that of each, see :meth:`submit`. None stands for one that was not queued: :meth:`submit` with its
+        nonce says why, or queues it after all.
         """
         ids: list[Any] = [""] * len(specs)
         if sign is not None:
-            ids = self._store.scripts.run_each("take_ids", [(_members(spec.array),) for spec in specs])
+            ids = self._store.scripts.run_each("take_ids", [(_members(spec.array),) for spec in specs], is_retried=True)
             if any(isinstance(job_id, Exception) for job_id in ids):
                 return [None for _ in specs]
             specs = [sign(spec, int(job_id)) for spec, job_id in zip(specs, ids, strict=True)]
         words = [_submit_words(*one) for one in zip(specs, nonces, ids, strict=True)]
-        replied = zip(specs, self._store.scripts.run_each("submit", words), strict=True)
-        return [_queued_job(spec, reply[1:], on_cpu) if _is_queued(reply) else None for spec, reply in replied]
+        replied = zip(specs, self._store.scripts.run_each("submit", words, is_retried=True), on_cpu, strict=True)
+        return [_queued_job(spec, reply[1:], note) if _is_queued(reply) else None for spec, reply, note in replied]
 
     def _asked(
         self,

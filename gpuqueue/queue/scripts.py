@@ -217,12 +217,15 @@ class Scripts:
         """Add the script *act* to *pipe*."""
         self._script(act)(keys=self._keys(), args=args, client=pipe)
 
-    def run_each(self, act: str, many: Iterable[Sequence[str | float]]) -> list[Any]:
+    def run_each(self, act: str, many: Iterable[Sequence[str | float]], *, is_retried: bool = False) -> list[Any]:
         """Run the script *act* once for each of *many*, each in a separate step; return the replies.
 
-        If a script fails, its error takes the place of its reply.
+        If a script fails, its error takes the place of its reply. With *is_retried*, the caller runs what has failed
+        again: a script whose text was sent before is sent by its digest, although the store may have restarted since.
         """
         pipe = self._client.pipeline(transaction=False)
+        if is_retried and isinstance(self._client, RespClient):
+            self._script(act).expect_known(pipe)
         for args in many:
             self.add(pipe, act, *args)
         return list(pipe.execute(raise_on_error=False))

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 from gpuqueue.client import notifications, placeholders
@@ -15,7 +16,9 @@ from gpuqueue.client.placement import counts_use
 from gpuqueue.client.retry import spec_again
 from gpuqueue.client.submit import (
     MAX_MANY,
+    ON_CPU,
     environments_of,
+    is_checked_first,
     queued,
     queued_many,
     with_max_failures,
@@ -30,6 +33,8 @@ from gpuqueue.model.job import Job
 from gpuqueue.model.job_spec import ASKED, JobSpec, JobTerms
 from gpuqueue.model.mem_source import MemSource
 from gpuqueue.model.python_environments import check_known
+from gpuqueue.queue.requests import new_nonce
+from gpuqueue.service.batches import Steps, Wish
 from gpuqueue.service.call import Call
 from gpuqueue.service.identity.audit_journal import Change
 from gpuqueue.service.uploads import check_held, share
@@ -52,10 +57,12 @@ class KeyedRequest:
         return cls(key, hashlib.sha256(path.encode("utf-8", "surrogateescape") + b"\0" + body).hexdigest())
 
 
-def submitted(call: Call, wanted: NewJob, key: KeyedRequest | None, note: Callable[[str], None]) -> tuple[Job, bool]:
+def submitted(
+    call: Call, wanted: NewJob, key: KeyedRequest | None, note: Callable[[str], None]
+) -> Steps[tuple[Job, bool]]:
     """Submit *wanted* and return its job, and whether it is new. The same *key* of an account yields the same job.
 
-    *note* is called with a line about the memory of the job.
+    *note* is called with lines about the memory and the device of the job.
 
     Raises:
         BadRequest: a value is malformed.
@@ -66,11 +73,19 @@ def submitted(call: Call, wanted: NewJob, key: KeyedRequest | None, note: Callab
     """
     if wanted.retry_of is None:
         with call.change(Action.SUBMIT, "submit") as change:
-            return _queued(call, spec_of(call, wanted, note), key, change, note=note)
+            spec, nonce = spec_of(call, wanted, note), _nonce(call, key) or new_nonce()
+            call.must_run()
+            job = None
+            if not is_checked_first(spec):
+                job = yield Wish(spec=spec, nonce=nonce, on_cpu=partial(note, ON_CPU))
+            if job is None:
+                return _queued(call, spec, nonce, change, note=note)
+            change.concerns(str(job.id))
+            return job, True
     first = str(wanted.retry_of)  # some clients send the whole request of a retry
     with call.change(Action.RETRY, "retry", first, owner=call.owner_of(first)) as change:
         call.must(Action.SUBMIT)
-        return _queued(call, spec_of(call, wanted, note), key, change, first, note=note)
+        return _queued(call, spec_of(call, wanted, note), _nonce(call, key), change, first, note=note)
 
 
 def submitted_many(
@@ -134,7 +149,7 @@ def retried(
     with call.change(Action.RETRY, "retry", name, owner=call.owner_of(name)) as change:
         call.must(Action.SUBMIT)
         spec = spec_of_retry(call, name, wanted, warn)
-        return _queued(call, spec if tags is None else replace(spec, tags=tags), key, change, name)
+        return _queued(call, spec if tags is None else replace(spec, tags=tags), _nonce(call, key), change, name)
 
 
 def spec_of(call: Call, wanted: NewJob, note: Callable[[str], None]) -> JobSpec:
@@ -210,7 +225,7 @@ def spec_of_retry(call: Call, name: str, wanted: RetryRequest, warn: Callable[[s
 def _queued(
     call: Call,
     spec: JobSpec,
-    key: KeyedRequest | None,
+    nonce: str | None,
     change: Change,
     *before: str,
     note: Callable[[str], None] | None = None,
@@ -218,7 +233,7 @@ def _queued(
     """Submit *spec*, and return its job, and whether it is new. The *change* names it behind the jobs *before*."""
     call.must_run()
     found: list[Job] = []
-    job = queued(call.connection, spec, found.append, nonce=_nonce(call, key), note=note)
+    job = queued(call.connection, spec, found.append, nonce=nonce, note=note)
     change.concerns(*before, str(job.id))
     return job, not found
 

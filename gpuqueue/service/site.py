@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -27,6 +28,7 @@ from gpuqueue.errors import BadRequest, GpuQueueError, NotAuthenticated, TooMany
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.access import AccessPolicy
 from gpuqueue.model.caller import Via
+from gpuqueue.service.batches import Batches, Steps
 from gpuqueue.service.call import Call, Credentials, Identity
 from gpuqueue.service.delivered import Delivered
 from gpuqueue.service.foreseen import Foreseen
@@ -123,6 +125,7 @@ class Site:
         #: Set when the service is about to stop: streams end, and their clients come back to the next one.
         self.closing = asyncio.Event()
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="request")
+        self._batches = Batches(self._pool, self._connection)
         self._disk = ThreadPoolExecutor(DISK_THREADS, thread_name_prefix="disk")
         self._database = HistoryDatabase(settings.database_url)
         self._local = threading.local()
@@ -138,22 +141,21 @@ class Site:
             NotAuthenticated: the caller cannot be identified.
 
         """
-        is_counted = not is_first or request.scope.get(IS_COUNTED, False)
-        body_bytes = None if is_counted else len(request.scope.get(BODY, b""))
-        return await asyncio.get_running_loop().run_in_executor(
-            self._pool, self._call, credentials_of(request), body_bytes, work
-        )
+        done = self._call_of(request, work, is_first=is_first)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, done)
 
     async def answer(self, request: Request, work: Callable[[Call], Any]) -> Response:
         """Return the result of *work* as JSON, or the response that it has made; with the warnings of the call."""
+        return await self.work(request, lambda call: with_warnings(call, answered(work(call))))
 
-        def done(call: Call) -> Response:
-            answer = answered(work(call))
-            if call.warnings:
-                answer.headers[WARNING] = header("; ".join(call.warnings))
-            return answer
+    async def submit(self, request: Request, steps: Callable[[Call], Steps[Response]]) -> Response:
+        """Return the answer to a submit of these *steps*, which are taken with those of other submits."""
+        return await self._batches.run(self._call_of(request, steps))
 
-        return await self.work(request, done)
+    def _call_of(self, request: HTTPConnection, work: Callable[[Call], T], *, is_first: bool = True) -> Callable[[], T]:
+        is_counted = not is_first or request.scope.get(IS_COUNTED, False)
+        body_bytes = None if is_counted else len(request.scope.get(BODY, b""))
+        return partial(self._call, credentials_of(request), body_bytes, work)
 
     async def in_pool(self, work: Callable[[Site], T]) -> T:
         """Call *work*, which needs no caller, in a thread of the pool."""
@@ -268,6 +270,13 @@ def answered(value: Any, status: int = 200) -> Response:
         return Response(status_code=204)
     content = json.dumps(to_plain(value), separators=(",", ":")).encode("ascii")
     return Response(content, status, media_type="application/json")
+
+
+def with_warnings(call: Call, answer: Response) -> Response:
+    """Return *answer* with the warnings of *call* in its header."""
+    if call.warnings:
+        answer.headers[WARNING] = header("; ".join(call.warnings))
+    return answer
 
 
 def is_tls(request: Request) -> bool:

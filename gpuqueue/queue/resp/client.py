@@ -287,6 +287,11 @@ class Script:
         self._is_known = True
         return answer
 
+    def expect_known(self, pipeline: Commands) -> None:
+        """Send no text with *pipeline* if an earlier call did. A store that has restarted since answers NOSCRIPT."""
+        if self._is_known:
+            self._pipeline = pipeline
+
     def _along(self, pipeline: Commands, words: Sequence[Word]) -> Any:
         """Add the script to *pipeline*, with its text the first time.
 
@@ -294,7 +299,7 @@ class Script:
         """
         if self._pipeline is pipeline:
             return pipeline.execute_command("EVALSHA", self._sha1(), *words)
-        self._pipeline = pipeline
+        self._pipeline, self._is_known = pipeline, True
         return pipeline.execute_command("EVAL", self._text, *words)
 
     def _sha1(self) -> str:

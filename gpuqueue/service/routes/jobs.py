@@ -27,12 +27,13 @@ from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.queue_query import PARAMETERS, QueueQuery
 from gpuqueue.model.run import Listing, Record
 from gpuqueue.queue.senders import Sender
+from gpuqueue.service.batches import Steps
 from gpuqueue.service.call import Call
 from gpuqueue.service.new_jobs import KeyedRequest, retried, spec_of, spec_of_retry, submitted, submitted_many
 from gpuqueue.service.responses import header, problem_of
 from gpuqueue.service.routes.described import Depends, Header, Operations, Query, of_fields, operation, route
 from gpuqueue.service.routes.logs import progress_elsewhere
-from gpuqueue.service.site import BODY, answered, site_of
+from gpuqueue.service.site import BODY, answered, body_of, site_of, with_warnings
 from gpuqueue.system.environment import travelling
 from gpuqueue.text.sanitize import plain
 from gpuqueue.words.values import in_zone
@@ -54,10 +55,16 @@ Key = Annotated[
 ]
 
 
-@operation(router, "POST /jobs", answer=Job, status=201)
-def submit(call: Call, request: Request, body: NewJob, key: Key = None) -> Response:
+@route(router, "POST /jobs", answer=Job, status=201, body=NewJob)
+async def submit(request: Request, key: Key = None) -> Response:
     """Submit a job. The status is 200 if a job with its dedupe key waits or runs already: the answer is that job."""
-    return new_job_answer(call, *submitted(call, body, keyed_request(request, key), call.warnings.append))
+    body = await body_of(request, NewJob)
+
+    def steps(call: Call) -> Steps[Response]:
+        job = yield from submitted(call, body, keyed_request(request, key), call.warnings.append)
+        return with_warnings(call, new_job_answer(call, *job))
+
+    return await site_of(request).submit(request, steps)
 
 
 @operation(router, "POST /jobs/many")

@@ -39,6 +39,7 @@ from gpuqueue.model.progress import Progress
 from gpuqueue.model.queue_query import PARAMETERS, QueueQuery
 from gpuqueue.model.run_figures import RunFigures
 from gpuqueue.queue.lease import DeviceStatus
+from gpuqueue.service.batches import alone
 from gpuqueue.service.call import Call
 from gpuqueue.service.following import Wanted
 from gpuqueue.service.identity.browser_sessions import CODE_S, LONGEST_S
@@ -210,7 +211,7 @@ def _name(status: DeviceStatus) -> str:
 def submit_form(call: Call, request: Request, body: JobForm, key: Key = None) -> Response:
     """Submit the script of the form, whose snapshot the caller has sent."""
     wanted = new_job_of(body, lambda names: uuids_of(call.connection, names))
-    return new_job_answer(call, *submitted(call, wanted, keyed_request(request, key), call.warnings.append))
+    return new_job_answer(call, *alone(submitted(call, wanted, keyed_request(request, key), call.warnings.append)))
 
 
 @operation(router, "POST /web/jobs/{name}/retry", answer=Job, status=201)

@@ -1,0 +1,140 @@
+"""Submits that wait at the same time: one thread makes them, and they go to the store in one round trip.
+
+With a thread for each submit, the threads of fifty clients mostly waited for each other, and the store was asked as
+often as there were submits. A submit is a generator here. It checks the caller and writes the line of the audit log,
+yields what it wants to queue, is sent its job, and returns its answer. A submit that comes alone takes the same steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+from gpuqueue.client.connection import Connection
+from gpuqueue.errors import GpuQueueError
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.job import Job
+from gpuqueue.model.job_spec import JobSpec
+
+T = TypeVar("T")
+
+#: Most submits of one batch, and most batches at a time: one is prepared while the store writes the other.
+MAX_SUBMITS, MAX_BATCHES = 16, 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wish:
+    """What a submit wants to queue. *on_cpu* is that of ``queue.requests.submit``."""
+
+    spec: JobSpec
+    nonce: str
+    on_cpu: Callable[[], None]
+
+
+#: The steps of a submit. It is sent the job of its wish, or None: it queues that by itself then, with the same nonce.
+Steps = Generator[Wish, "Job | None", T]
+
+
+def alone(steps: Steps[T]) -> T:
+    """Take the steps of one submit, and return its result."""
+    try:
+        next(steps)
+        steps.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise RuntimeError("a submit has one wish")
+
+
+class Batches:
+    """Makes batches of the submits of one event loop. Use it there only."""
+
+    def __init__(self, pool: ThreadPoolExecutor, connection: Callable[[], Connection]) -> None:
+        """Take the steps in threads of *pool*. *connection* returns that of the current thread."""
+        self._pool, self._connection = pool, connection
+        self._waiting: deque[tuple[Callable[[], Steps[Any]], asyncio.Future[Any]]] = deque()
+        self._running = 0
+
+    async def run(self, begin: Callable[[], Steps[T]]) -> T:
+        """Take the steps that *begin* returns, and return their result."""
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._waiting.append((begin, answer))
+        self._start()
+        return await answer
+
+    def _start(self) -> None:
+        while self._waiting and self._running < MAX_BATCHES:
+            batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_SUBMITS))]
+            submits = [_Submit(begin) for begin, _ in batch]
+            self._running += 1
+            done = asyncio.get_running_loop().run_in_executor(self._pool, self._take_steps, submits)
+            done.add_done_callback(partial(self._end, submits, [answer for _, answer in batch]))
+
+    def _end(
+        self, submits: Sequence[_Submit], answers: Sequence[asyncio.Future[Any]], done: asyncio.Future[None]
+    ) -> None:
+        self._running -= 1
+        for submit, answer in zip(submits, answers, strict=True):
+            error = done.exception() or submit.error
+            if answer.done():  # the client has gone
+                continue
+            if error is None:
+                answer.set_result(submit.result)
+            else:
+                answer.set_exception(error)
+        self._start()
+
+    def _take_steps(self, submits: Sequence[_Submit]) -> None:
+        for each in submits:
+            each.take(each.begin)
+        asking = [each for each in submits if each.wish is not None]
+        jobs = self._queued([each.wish for each in asking if each.wish is not None])
+        for each, job in zip(asking, jobs, strict=True):
+            each.take(partial(each.go_on, job))
+
+    def _queued(self, wishes: Sequence[Wish]) -> Sequence[Job | None]:
+        """Queue *wishes* in one round trip, and return the job of each, None for one that must be queued by itself."""
+        if len(wishes) > 1:
+            connection = self._connection()
+            sign = None if connection.signer is None else connection.signer.signed
+            words = [each.spec for each in wishes], [each.nonce for each in wishes]
+            try:
+                return connection.queue.requests.submit_many(*words, sign=sign, on_cpu=[w.on_cpu for w in wishes])
+            except GpuQueueError:  # each one says why when it is queued by itself
+                pass
+        return [None] * len(wishes)
+
+
+class _Submit:
+    """One submit of a batch, and how far it is."""
+
+    def __init__(self, begin: Callable[[], Steps[Any]]) -> None:
+        self._begin = begin
+        self._steps: Steps[Any] | None = None
+        self.wish: Wish | None = None
+        self.result: Any = None
+        self.error: Exception | None = None
+
+    def begin(self) -> Wish:
+        """Take the first step."""
+        self._steps = self._begin()
+        return next(self._steps)
+
+    def go_on(self, job: Job | None) -> Wish:
+        """Take the step behind the wish."""
+        assert self._steps is not None  # noqa: S101 - it has a wish
+        return self._steps.send(job)
+
+    def take(self, step: Callable[[], Wish]) -> None:
+        """Take *step*, and note its wish, its result or its error."""
+        self.wish = None
+        try:
+            self.wish = step()
+        except StopIteration as end:
+            self.result = end.value
+        except Exception as error:  # noqa: BLE001 - raised where the submit is awaited
+            self.error = error
