@@ -3,9 +3,9 @@
     python -m benchmarks.growth [--waiting 1000 10000 100000] [--devices 1 8 64 512] [--members 100 10000 100000]
 
 Prints a table for each of these dimensions: the time of each act at each size, in microseconds, and the slope: the
-exponent of the growth from the first size to the last. 0 is flat, 1 is linear. The times are those of the store's
-process, so other programs on the machine change them little. It does not wait for its disk. Up to 64 devices are on one
-host, more on hosts of 64. Each device has eight slots, one of which runs a job.
+exponent of the growth from the last size but one to the last. 0 is flat, 1 is linear. The times are those of the
+store's process, so other programs on the machine change them little. It does not wait for its disk. Up to 64 devices
+are on one host, more on hosts of 64. Each device has eight slots, one of which runs a job.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _print(what: str, sizes: Sequence[int], found: Sequence[Mapping[str, float]]
     print("|---" * (len(sizes) + 2) + "|")
     for act in found[0]:
         times = [each[act] for each in found]
-        slope = math.log(times[-1] / times[0]) / math.log(sizes[-1] / sizes[0]) if len(sizes) > 1 else 0.0
+        slope = math.log(times[-1] / times[-2]) / math.log(sizes[-1] / sizes[-2]) if len(sizes) > 1 else 0.0
         print(f"| {act} | {' | '.join(f'{each:.0f} us' for each in times)} | {slope:.2f} |")
 
 
