@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from gpuqueue.client.connection import Connection
-from gpuqueue.errors import GpuQueueError
+from gpuqueue.errors import GpuQueueError, StoreUnreachable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.job import Job
 from gpuqueue.model.job_spec import JobSpec
@@ -27,7 +27,7 @@ MAX_SUBMITS, MAX_BATCHES = 16, 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wish:
+class Unqueued:
     """What a submit wants to queue. *on_cpu* is that of ``queue.requests.submit``."""
 
     spec: JobSpec
@@ -35,8 +35,10 @@ class Wish:
     on_cpu: Callable[[], None]
 
 
-#: The steps of a submit. It is sent the job of its wish, or None: it queues that by itself then, with the same nonce.
-Steps = Generator[Wish, "Job | None", T]
+#: What a submit is sent: its job. Without one it queues that by itself, with the same nonce; the store may not have
+#: answered the first time.
+Sent = Job | StoreUnreachable | None
+Steps = Generator[Unqueued, Sent, T]
 
 
 def alone(steps: Steps[T]) -> T:
@@ -47,7 +49,7 @@ def alone(steps: Steps[T]) -> T:
     except StopIteration as end:
         result: T = end.value
         return result
-    raise RuntimeError("a submit has one wish")
+    raise RuntimeError("a submit queues one job")
 
 
 class Batches:
@@ -91,22 +93,26 @@ class Batches:
     def _take_steps(self, submits: Sequence[_Submit]) -> None:
         for each in submits:
             each.take(each.begin)
-        asking = [each for each in submits if each.wish is not None]
-        jobs = self._queued([each.wish for each in asking if each.wish is not None])
+        asking = [each for each in submits if each.unqueued is not None]
+        jobs = self._queued([each.unqueued for each in asking if each.unqueued is not None])
         for each, job in zip(asking, jobs, strict=True):
             each.take(partial(each.go_on, job))
 
-    def _queued(self, wishes: Sequence[Wish]) -> Sequence[Job | None]:
-        """Queue *wishes* in one round trip, and return the job of each, None for one that must be queued by itself."""
-        if len(wishes) > 1:
+    def _queued(self, unqueued: Sequence[Unqueued]) -> Sequence[Sent]:
+        """Queue *unqueued* in one round trip, and return what to send to each submit."""
+        if len(unqueued) > 1:
             connection = self._connection()
             sign = None if connection.signer is None else connection.signer.signed
-            words = [each.spec for each in wishes], [each.nonce for each in wishes]
+            words = [each.spec for each in unqueued], [each.nonce for each in unqueued]
             try:
-                return connection.queue.requests.submit_many(*words, sign=sign, on_cpu=[w.on_cpu for w in wishes])
+                return connection.queue.requests.submit_many(
+                    *words, sign=sign, on_cpu=[each.on_cpu for each in unqueued]
+                )
+            except StoreUnreachable as error:
+                return [error] * len(unqueued)
             except GpuQueueError:  # each one says why when it is queued by itself
                 pass
-        return [None] * len(wishes)
+        return [None] * len(unqueued)
 
 
 class _Submit:
@@ -115,25 +121,25 @@ class _Submit:
     def __init__(self, begin: Callable[[], Steps[Any]]) -> None:
         self._begin = begin
         self._steps: Steps[Any] | None = None
-        self.wish: Wish | None = None
+        self.unqueued: Unqueued | None = None
         self.result: Any = None
         self.error: Exception | None = None
 
-    def begin(self) -> Wish:
+    def begin(self) -> Unqueued:
         """Take the first step."""
         self._steps = self._begin()
         return next(self._steps)
 
-    def go_on(self, job: Job | None) -> Wish:
-        """Take the step behind the wish."""
-        assert self._steps is not None  # noqa: S101 - it has a wish
+    def go_on(self, job: Sent) -> Unqueued:
+        """Take the last step."""
+        assert self._steps is not None  # noqa: S101 - it was begun
         return self._steps.send(job)
 
-    def take(self, step: Callable[[], Wish]) -> None:
-        """Take *step*, and note its wish, its result or its error."""
-        self.wish = None
+    def take(self, step: Callable[[], Unqueued]) -> None:
+        """Take *step*, and note what it wants to queue, its result or its error."""
+        self.unqueued = None
         try:
-            self.wish = step()
+            self.unqueued = step()
         except StopIteration as end:
             self.result = end.value
         except Exception as error:  # noqa: BLE001 - raised where the submit is awaited

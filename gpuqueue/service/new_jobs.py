@@ -21,10 +21,11 @@ from gpuqueue.client.submit import (
     is_checked_first,
     queued,
     queued_many,
+    unconfirmed,
     with_max_failures,
     with_mem_retries,
 )
-from gpuqueue.errors import BadRequest, GpuQueueError
+from gpuqueue.errors import BadRequest, GpuQueueError, StoreUnreachable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.access import Action
 from gpuqueue.model.api import NewJob, NewJobs, RetryRequest
@@ -34,7 +35,7 @@ from gpuqueue.model.job_spec import ASKED, JobSpec, JobTerms
 from gpuqueue.model.mem_source import MemSource
 from gpuqueue.model.python_environments import check_known
 from gpuqueue.queue.requests import new_nonce
-from gpuqueue.service.batches import Steps, Wish
+from gpuqueue.service.batches import Steps, Unqueued
 from gpuqueue.service.call import Call
 from gpuqueue.service.identity.audit_journal import Change
 from gpuqueue.service.uploads import check_held, share
@@ -77,11 +78,16 @@ def submitted(
             call.must_run()
             job = None
             if not is_checked_first(spec):
-                job = yield Wish(spec=spec, nonce=nonce, on_cpu=partial(note, ON_CPU))
-            if job is None:
+                job = yield Unqueued(spec=spec, nonce=nonce, on_cpu=partial(note, ON_CPU))
+            if isinstance(job, Job):
+                change.concerns(str(job.id))
+                return job, True
+            try:
                 return _queued(call, spec, nonce, change, note=note)
-            change.concerns(str(job.id))
-            return job, True
+            except StoreUnreachable as error:
+                if job is None or not job.is_unanswered or error.is_unanswered:
+                    raise
+                raise unconfirmed(error) from error
     first = str(wanted.retry_of)  # some clients send the whole request of a retry
     with call.change(Action.RETRY, "retry", first, owner=call.owner_of(first)) as change:
         call.must(Action.SUBMIT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,12 +19,20 @@ from own_store import OwnStore
 from service_fixtures import ServedSite, ask, mine
 
 from gpuqueue.client.connection import Connection
-from gpuqueue.errors import BadRequest
+from gpuqueue.client.submit import UNCONFIRMED
+from gpuqueue.errors import BadRequest, StoreUnreachable
+from gpuqueue.history import migrate
 from gpuqueue.history.database import HistoryDatabase
+from gpuqueue.model.access import AccessPolicy
+from gpuqueue.model.api import NewJob
 from gpuqueue.model.audit import AuditOutcome, AuditQuery
 from gpuqueue.model.job import Job
 from gpuqueue.queue.connect import connect
-from gpuqueue.service.batches import MAX_BATCHES, MAX_SUBMITS, Batches, Steps, Wish, alone
+from gpuqueue.service.batches import MAX_BATCHES, MAX_SUBMITS, Batches, Sent, Steps, Unqueued, alone
+from gpuqueue.service.call import Call
+from gpuqueue.service.identity.authenticate import caller_of_peer
+from gpuqueue.service.identity.site_identity import SiteIdentity
+from gpuqueue.service.new_jobs import submitted
 from gpuqueue.text.units import MIB
 
 MANY = MAX_BATCHES + MAX_SUBMITS
@@ -39,20 +48,20 @@ def connection(own_store: OwnStore) -> Iterator[Connection]:
     made.close()
 
 
-def steps(number: int, noted: list[int], trouble: str = "") -> Steps[Job | None]:
+def steps(number: int, noted: list[int], trouble: str = "") -> Steps[Sent]:
     """Submit job *number*, and return it; None if it is to be queued by itself. *trouble* is the step that fails."""
     if trouble == "before":
         raise BadRequest(f"{number} {trouble}")
-    job = yield Wish(spec=make_spec(name=f"job{number}"), nonce=f"{number}", on_cpu=partial(noted.append, number))
+    job = yield Unqueued(spec=make_spec(name=f"job{number}"), nonce=f"{number}", on_cpu=partial(noted.append, number))
     if trouble == "behind":
         raise BadRequest(f"{number} {trouble}")
     return job
 
 
-def taken(connection: Connection, *begins: Callable[[], Steps[Job | None]]) -> list[Job | BaseException | None]:
+def taken(connection: Connection, *begins: Callable[[], Steps[Sent]]) -> list[Sent | BaseException]:
     """Return the results, or the errors, of submits that come at the same time."""
 
-    async def all_of_them() -> list[Job | BaseException | None]:
+    async def all_of_them() -> list[Sent | BaseException]:
         batches = Batches(pool, lambda: connection)
         return await asyncio.gather(*map(batches.run, begins), return_exceptions=True)
 
@@ -91,14 +100,31 @@ def test_an_error_is_that_of_its_submit_alone(connection: Connection) -> None:
 def test_what_a_batch_cannot_queue_is_queued_by_itself(own_store: OwnStore, connection: Connection) -> None:
     """A store that does not answer, and a job that it refuses, are for each submit to handle."""
 
-    def too_large() -> Steps[Job | None]:
-        return (yield Wish(spec=make_spec(mem_bytes=2**40), nonce="large", on_cpu=lambda: None))
+    def too_large() -> Steps[Sent]:
+        return (yield Unqueued(spec=make_spec(mem_bytes=2**40), nonce="large", on_cpu=lambda: None))
 
     some = [partial(steps, number, []) for number in range(3)]
     found = taken(connection, *some, too_large, partial(steps, 3, []))
     assert [False, False, True, False, True] == [isinstance(each, Job) for each in found]
     own_store.kill()
-    assert [None] * 4 == taken(connection, *(partial(steps, number, []) for number in range(4, 8)))
+    found = taken(connection, *(partial(steps, number, []) for number in range(4, 8)))
+    assert [False, False, True, True] == [isinstance(each, StoreUnreachable) for each in found]
+
+
+def test_a_job_of_a_batch_that_was_not_answered_may_be_queued(own_store: OwnStore, connection: Connection) -> None:
+    """The store has died since: what to do before the job is submitted again is said, and no outcome is made up."""
+    settings = own_store.settings
+    migrate.upgrade(settings.database_url)
+    identity = SiteIdentity(settings)
+    caller = caller_of_peer(os.geteuid(), os.getpid(), with_groups=False)
+    call = Call(caller, AccessPolicy(), connection, identity)
+    submit = submitted(call, NewJob(argv=("true",), cwd="/", mem_bytes=MIB), None, lambda _: None)
+    next(submit)
+    own_store.kill()
+
+    with pytest.raises(StoreUnreachable, match=UNCONFIRMED):
+        submit.send(StoreUnreachable("no answer", is_unanswered=True))
+    identity.close()
 
 
 def test_many_clients_at_once_get_their_own_answers(served: ServedSite, tmp_path: Path) -> None:
