@@ -14,6 +14,7 @@ import logging
 import os
 import threading
 import time
+from importlib import import_module
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -23,6 +24,7 @@ from kombu.message import Message
 
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.queue.keys import PREFIX
+from gpuqueue.queue.scripts import load_all
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import shield, stop_signal
 from workers.measure.active_runs import LiveRun
@@ -37,6 +39,9 @@ READY_TIMEOUT_S = 10.0
 #: there, in seconds. With Celery's 1 and 2 an idle worker asks the store three times as often, and gains nothing: runs
 #: are handed over within the process, and remote control has a subscription of its own.
 BROKER_POLL_S, EVENT_S = 10, 10
+
+#: Modules that Celery imports when a worker starts.
+PRELOADED = ("celery.apps.worker", "celery.concurrency.thread", "celery.worker.autoscale", "kombu.transport.redis")
 
 
 def broker_url(redis_url: str) -> str:
@@ -90,22 +95,27 @@ def serve(worker: Worker) -> int:
     """Serve the worker's device until a stop signal arrives, and return the exit code."""
     celery_app = make_app(worker.settings, worker.device.uuid)
     attach(celery_app, worker)
-    celery_app.worker_main(
-        [
-            "worker",
-            *("--pool", "threads"),
-            # Adopted runs do not count against the worker's slots.
-            *("--concurrency", str(worker.slots + ADOPTED)),
-            *("--queues", f"gpu.{worker.device.uuid}"),
-            *("--hostname", f"{worker.device.uuid}@{worker.settings.host}"),
-            *("--loglevel", "INFO"),
-            "--without-gossip",
-            "--without-mingle",
-            *("--heartbeat-interval", str(EVENT_S)),
-        ]
-    )
+    # Not `worker_main`: the command line of Celery loads Flower and all other plug-ins, which is 20 MiB for nothing.
+    celery_app.Worker(
+        hostname=f"{worker.device.uuid}@{worker.settings.host}",
+        pool="threads",
+        # Adopted runs do not count against the worker's slots.
+        concurrency=worker.slots + ADOPTED,
+        queues=[f"gpu.{worker.device.uuid}"],
+        loglevel="INFO",
+        without_gossip=True,
+        without_mingle=True,
+        heartbeat_interval=EVENT_S,
+    ).start()
     worker.close()
     return 1 if getattr(celery_app, "gpuqueue_failed", False) else 0
+
+
+def preload() -> None:
+    """Load what a worker loads until its first job has ended, for the parent that forks workers. Nothing is opened."""
+    for name in PRELOADED:
+        import_module(name)
+    load_all()
 
 
 def __getattr__(name: str) -> Any:
