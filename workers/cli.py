@@ -92,6 +92,18 @@ def run(spec: str | None, wanted: str, *, plain: bool, no_gpu: str | None, paren
     sys.exit(celery_app.serve(worker))
 
 
+@worker_commands.command(hidden=True)
+@click.argument("fd", type=int)
+def parent(fd: int) -> None:
+    """Fork the workers of a host process, which asks for them over the socket FD, after their modules are loaded."""
+    from workers import celery_app  # noqa: PLC0415 - only here
+    from workers.services import worker_parent  # noqa: PLC0415 - only here
+
+    celery_app.preload()
+    if worker_parent.serve(fd):
+        sys.exit(run_command(worker_commands, "gpuqueue-worker"))
+
+
 @worker_commands.command()
 @click.option(
     "--socket",

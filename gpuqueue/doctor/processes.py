@@ -22,6 +22,7 @@ from gpuqueue.settings.sources import settings_file, variable_of
 from gpuqueue.system.account import members_of, name_of, runs_have_sessions, users_group
 from gpuqueue.system.logind import Logind
 from gpuqueue.system.process import ProcessIdentity
+from gpuqueue.system.run_processes import children
 from gpuqueue.system.timed_call import CallFailed
 from gpuqueue.version import VERSION
 
@@ -113,11 +114,11 @@ def workers(site: Site) -> Findings:
 
 
 def _children(host: ProcessIdentity) -> Iterator[list[str]]:
-    """Yield the command line of each child of *host*."""
-    for children in Path(f"/proc/{host.pid}/task").glob("*/children"):
-        for child in children.read_text(encoding="ascii").split():
+    """Yield the command line of each child of *host*, and of each child of these: the workers are among them."""
+    for child in children(host.pid):
+        for pid in (child, *children(child)):
             with contextlib.suppress(OSError):
-                yield Path(f"/proc/{child}/cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
+                yield Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
 
 
 def is_meant(reported: str | None, device: Device) -> bool:

@@ -25,6 +25,17 @@ from gpuqueue.lazy.imports import later
 
 if TYPE_CHECKING:
     import subprocess
+    from typing import Protocol
+
+    class Endable(Protocol):
+        """A process like a ``Popen``: one that can be waited for and killed."""
+
+        def wait(self, timeout: float) -> int:
+            """Wait for its end and return the exit code. Raise ``TimeoutExpired`` after *timeout* seconds."""
+
+        def kill(self) -> None:
+            """Send SIGKILL."""
+
 else:
     subprocess = later("subprocess")
 
@@ -136,7 +147,7 @@ def is_locked_anywhere(path: Path) -> bool:
         os.close(fd)
 
 
-def end(process: subprocess.Popen[bytes], patience_s: float) -> None:
+def end(process: Endable, patience_s: float) -> None:
     """Wait for the end of *process* for *patience_s*, and then kill it.
 
     A call of a driver that never returns keeps a process from ending, also after SIGKILL. So this waits for a killed

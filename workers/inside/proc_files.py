@@ -11,7 +11,7 @@ import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, List
+    from typing import Dict, List, Tuple
 
 #: The placeholder variable, the last one of the environment.
 ROOM = b"GPUQUEUE_WARM_ROOM="
@@ -33,10 +33,7 @@ def show(argv: "List[str]", env: "Dict[str, str]") -> None:
         ValueError: there is no placeholder.
 
     """
-    with open("/proc/self/stat", "rb") as stat:
-        fields = [0, *map(int, stat.read().rpartition(b")")[2].split()[1:])]
-    words = b"".join(os.fsencode(word) + b"\0" for word in argv)
-    overwrite(fields[ARG_START], words[: fields[ARG_END] - fields[ARG_START] - 1], fields[ARG_END])
+    fields, words = write_command(argv)
     at = fields[ENV_START] + ctypes.string_at(fields[ENV_START], fields[ENV_END] - fields[ENV_START]).rindex(ROOM)
     shown = b""
     for name in SHOWN:
@@ -45,6 +42,24 @@ def show(argv: "List[str]", env: "Dict[str, str]") -> None:
             shown += pair
     overwrite(at, shown, fields[ENV_END])
     set_bounds(fields, words, b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in env.items()))
+
+
+def show_command(argv: "List[str]") -> None:
+    """Make /proc show *argv* for this process, a fork of one whose command may be shorter.
+
+    A kernel that refuses to move the command shows as much of it as has room in the place of the old one.
+    """
+    fields, words = write_command(argv)
+    set_bounds(fields, words, ctypes.string_at(fields[ENV_START], fields[ENV_END] - fields[ENV_START]))
+
+
+def write_command(argv: "List[str]") -> "Tuple[List[int], bytes]":
+    """Overwrite the command with *argv*. Return the fields of /proc/self/stat, and the words with their NUL bytes."""
+    with open("/proc/self/stat", "rb") as stat:
+        fields = [0, *map(int, stat.read().rpartition(b")")[2].split()[1:])]
+    words = b"".join(os.fsencode(word) + b"\0" for word in argv)
+    overwrite(fields[ARG_START], words[: fields[ARG_END] - fields[ARG_START] - 1], fields[ARG_END])
+    return fields, words
 
 
 def overwrite(start: int, content: bytes, end: int) -> None:

@@ -33,6 +33,7 @@ from gpuqueue.system.process import end, installed, stop_signal
 from workers.devices.select import remember
 from workers.run import deliveries
 from workers.services.log_watch import LogWatch
+from workers.services.worker_parent import ForkedWorker, WorkerParent
 
 log = logging.getLogger(__name__)
 
@@ -56,11 +57,12 @@ NEEDED_S = 1.0
 
 @dataclass(slots=True)
 class Child:
-    """A supervised process."""
+    """A supervised process. Of a worker, *args* are the words after ``gpuqueue-worker``: its parent forks it."""
 
     name: str
     args: list[str]
-    process: subprocess.Popen[bytes] | None = None
+    is_worker: bool = False
+    process: subprocess.Popen[bytes] | ForkedWorker | None = None
     started_s: float = 0.0
     failures: int = 0
     due_s: float = 0.0
@@ -93,6 +95,7 @@ class Host:
         self._spec = devices_spec
         self._devices = devices
         command = [installed("gpuqueue-worker")]
+        self._parent = WorkerParent()
         self._workers = list(map(self._worker, devices))
         #: Lists the devices again while a temporary one is served. The number of lists, and when the next one is due.
         self._list: DeviceList | None = None
@@ -136,12 +139,13 @@ class Host:
             # The recorder still has to record the last events of the workers, and all of them need the tunnel.
             for group in ([*self._workers, *self._relay], self._recorder, self._tunnel):
                 _leave(group)
+            self._parent.close()
 
     def _worker(self, device: Device) -> Child:
         served = ["--devices", self._spec]
         if device.no_gpu is not None:  # a new worker must serve the CPU also when the driver answers again
             served = ["--devices", "cpu", "--no-gpu", device.no_gpu]
-        return Child(device.uuid, [installed("gpuqueue-worker"), "run", *served, "--device", device.uuid])
+        return Child(device.uuid, ["run", *served, "--device", device.uuid], is_worker=True)
 
     def _needs_relay(self) -> bool:
         """Return whether somebody may ask for the logs of this host, or a run has files to pack."""
@@ -276,10 +280,12 @@ class Host:
                 child.failures += 1
                 child.due_s = now + pause_s(child.failures, self._settings.shim_grace_s)
 
-    def _spawn(self, child: Child) -> subprocess.Popen[bytes]:
+    def _spawn(self, child: Child) -> subprocess.Popen[bytes] | ForkedWorker:
         logs = self._settings.logs_dir
         logs.mkdir(parents=True, exist_ok=True, mode=0o700)
         with (logs / f"{child.name}.log").open("ab") as out:
+            if child.is_worker:
+                return self._parent.start(child.args, out.fileno())
             return subprocess.Popen(
                 [*child.args, "--parent", str(os.getpid())],
                 stdin=subprocess.DEVNULL,
