@@ -2,12 +2,12 @@
 
 python -m benchmarks.bench_workers [--seconds 20]
 
-The worker runs in Celery, and counts with its fork server and, while idle, the shim that waits; *others* are the
-recorder, the host process and the store together. *busy* is with a running job in each of 4 slots, where jobs and their
-shims do not count. *stream* is with trivial jobs submitted one after the other. Memory is PSS: a page that several
-processes share counts once over all of them. Where PSS cannot be read, it is RSS, which counts the page for each; the
-floor's name says which. The floor of the memory is a Python that has imported celery, that of the CPU time one that
-wakes up ten times a second.
+The worker runs in Celery, and counts with its parent, its fork server and, while idle, the shim that waits; *others* are
+the recorder, the host process and the store together. *up* is all that is up with one device or eight, but for the
+store. *busy* is with a running job in each of 4 slots, where jobs and their shims do not count. *stream* is with trivial
+jobs submitted one after the other. Memory is PSS: a page that several processes share counts once over all of them.
+Where PSS cannot be read, it is RSS, which counts the page for each; the floor's name says which. The floor of the memory
+is a Python that has imported celery, that of the CPU time one that wakes up ten times a second.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from gpuqueue.model.job import JobState
 
 SECONDS, QUICK_SECONDS = 20.0, 4.0
 SLOTS = 4
+#: Numbers of devices of a machine that is up and idle.
+UP = (1, 8)
 IMPORTED_CELERY = "Python with celery imported"
 IMPORTED = "import celery, celery.bin.worker, kombu.transport.redis, sys; print(flush=True); sys.stdin.read()"
 TICKS = "import time\nprint(flush=True)\nwhile True: time.sleep(0.1)"
@@ -46,7 +48,7 @@ def figures(*, quick: bool = False, seconds: float | None = None) -> Measured:
         machine.client.jobs.wait(machine.client.jobs.submit(["true"], mem="1M").id)
         floor = share_of_core([ticking], seconds)
         ticks = Floor(name="Python that wakes 10 times a second", value=floor) if floor else None
-        idle = with_children(main_process)  # that run's shim has ended
+        idle = with_children(main_process.parent() or main_process)  # that run's shim has ended
         worker = [main_process, *main_process.children()]
         others = [each for each in _ours(machine) if each not in idle]
         memory = _memory([imported], idle, others)
@@ -64,6 +66,20 @@ def figures(*, quick: bool = False, seconds: float | None = None) -> Measured:
         with _stream(machine):
             yield _share("worker.stream.cpu", worker, seconds, None)
         yield memory("worker.stream.memory", worker)
+    for count in UP:
+        yield from _up(count, seconds)
+
+
+def _up(count: int, seconds: float) -> Iterator[Figure]:
+    """Yield the memory and the share of a core of a machine with *count* idle devices, each of which has had a run."""
+    with private_machine(f"sim:{count}x8G") as machine:
+        for number in range(count):
+            device = f"sim-{machine.settings.host}-{number}"
+            machine.client.jobs.wait(machine.client.jobs.submit(["true"], mem="1M", device=device).id)
+        store = int((machine.place / "store" / "pid").read_text().split()[0])
+        processes = [each for each in _ours(machine) if each.pid != store]
+        yield replace(_memory(processes)(f"up.{count}.memory", processes), floor=None)
+        yield _share(f"up.{count}.cpu", processes, seconds, None)
 
 
 def _memory(

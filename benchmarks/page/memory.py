@@ -8,11 +8,14 @@ from benchmarks.measure.spent import PSS, RSS
 #: The method of earlier reports: the worker's main process alone, by RSS.
 MAIN_PROCESS = "the main process, by RSS"
 IDLE = {
-    PSS: "idle worker with the process that forks its shims: memory (PSS)",
-    RSS: "idle worker with the process that forks its shims: memory (RSS, pages of both counted twice)",
+    PSS: "idle worker with its parent and the process that forks its shims: memory (PSS)",
+    RSS: "idle worker with its parent and the process that forks its shims: memory (RSS, pages counted for each)",
     MAIN_PROCESS: "idle worker, its main process alone: memory (RSS)",
 }
-_WITH = "A worker is counted with the process that forks its shims, which it always has; jobs and their shims are not."
+_WITH = (
+    "A worker is counted with the process that has forked it and with the one that forks its shims; "
+    "jobs and their shims are not."
+)
 REPORTED = {
     PSS: f"{_WITH} Memory is PSS: a page that several processes have counts once over all of them.",
     RSS: f"{_WITH} Memory is RSS, as PSS could not be read: a page that several processes have counts for each.",

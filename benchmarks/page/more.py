@@ -17,6 +17,8 @@ PROCESSES = {
     "worker, four jobs run": "worker.busy",
     "worker, trivial jobs one after the other": "worker.stream",
     "recorder, host process and store together, nothing to do": "others.idle",
+    "all that is up with one device, but for the store, nothing to do": "up.1",
+    "all that is up with eight devices, but for the store, nothing to do": "up.8",
 }
 SAMPLERS = {
     "sampler of one device, no job": "sampler.0-runs.idle",

@@ -108,7 +108,8 @@ def _idle(report: Report) -> Row:
         aim="≤ 70 MiB, ≤ 0.5 %",
         aims=(Aim(figure="worker.idle.memory", bound=70), Aim(figure="worker.idle.cpu", bound=0.5)),
         why_not="Most of the memory is Celery's (the floor has nothing but it imported); `gpuqueue-worker run --plain` "
-        "does without. The rest is our own modules and the process that forks the shims, an interpreter of its own.",
+        "does without. The rest is our own modules and the process that forks the shims, an interpreter of its own. "
+        "The workers of a host share the modules.",
     )
 
 

@@ -388,8 +388,12 @@ def test_the_place_of_the_grant_timestamp_is_named(floor: str, output: str) -> N
 @pytest.mark.parametrize(
     ("floor", "in_row", "on_page"),
     [
-        ("Python, by PSS", "idle worker with the process that forks its shims: memory (PSS), share", "Memory is PSS"),
-        ("Python, by RSS", "its shims: memory (RSS, pages of both counted twice), share", "as PSS could not be read"),
+        (
+            "Python, by PSS",
+            "idle worker with its parent and the process that forks its shims: memory (PSS), share",
+            "Memory is PSS",
+        ),
+        ("Python, by RSS", "its shims: memory (RSS, pages counted for each), share", "as PSS could not be read"),
         ("Python", "idle worker, its main process alone: memory (RSS), share", "without the one that forks its shims"),
     ],
 )
