@@ -30,10 +30,12 @@ class Parent:
         self.log = log
         self._log = log.open("ab")
         self._parent = WorkerParent()
+        self._workers: list[ForkedWorker] = []
 
     def start(self, *words: str) -> ForkedWorker:
         """Ask for a process of ``gpuqueue-worker``."""
-        return self._parent.start(words, self._log.fileno())
+        self._workers.append(self._parent.start(words, self._log.fileno()))
+        return self._workers[-1]
 
     def forked(self, *words: str) -> ForkedWorker:
         """Ask for a process and wait until it is forked."""
@@ -50,7 +52,10 @@ class Parent:
         return worker
 
     def close(self) -> None:
-        """End the parent, and so its workers."""
+        """End the parent and its workers."""
+        for worker in self._workers:
+            worker.kill()
+            worker.wait(30)
         self._parent.close()
         self._log.close()
 
@@ -151,7 +156,7 @@ def test_a_parent_that_does_not_fork_is_replaced(parent: Parent, monkeypatch: py
     monkeypatch.setattr(worker_parent, "FORK_S", 0.1)
     second = parent.start("relay")
 
-    assert worker_parent.NOT_FORKED == second.wait(30)
+    assert worker_parent.NOT_FORKED == until(second.poll, what="the end of a worker that is not forked")
     assert not forker.is_running()
     monkeypatch.undo()
     assert forker.pid != parent_of(parent.forked("record"))
