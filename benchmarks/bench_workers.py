@@ -2,12 +2,12 @@
 
 python -m benchmarks.bench_workers [--seconds 20]
 
-The worker runs in Celery, and counts with its parent, its fork server and, while idle, the shim that waits; *others* are
-the recorder, the host process and the store together. *up* is all that is up with one device or eight, but for the
-store. *busy* is with a running job in each of 4 slots, where jobs and their shims do not count. *stream* is with trivial
-jobs submitted one after the other. Memory is PSS: a page that several processes share counts once over all of them.
-Where PSS cannot be read, it is RSS, which counts the page for each; the floor's name says which. The floor of the memory
-is a Python that has imported celery, that of the CPU time one that wakes up ten times a second.
+The worker runs in Celery, and counts with its parent, its fork server and, while idle, the shim that waits; *others*
+are the recorder, the host process and the store together. *up* is all that is up with one device or eight, but for
+the store. *busy* is with a running job in each of 4 slots, where jobs and their shims do not count. *stream* is with
+trivial jobs submitted one after the other. Memory is PSS: a page that several processes share counts once over all of
+them. Where PSS cannot be read, it is RSS, which counts the page for each; the floor's name says which. The floor of
+the memory is a Python that has imported celery, that of the CPU time one that wakes up ten times a second.
 """
 
 from __future__ import annotations

@@ -276,9 +276,9 @@ class _Tally:
 class _Reading:
     """One reading of the runs of a period into the tallies of its groups.
 
-    *names* are the key columns: user, host, device, size, step, which is the last. The rest of a key without its first value
-    has the total over that: of all steps or all users, of all devices in a step. A run on two devices has two rows. It
-    counts once for each device if devices are a key, and once otherwise.
+    *names* are the key columns: user, host, device, size, step, which is the last. The rest of a key without its
+    first value has the total over that: of all steps or all users, of all devices in a step. A run on two devices has
+    two rows. It counts once for each device if devices are a key, and once otherwise.
     """
 
     def __init__(self, steps: Steps, names: Sequence[str], user: str | None) -> None:
