@@ -20,7 +20,7 @@ from submitters import Launcher, People
 
 from gpuqueue.client.second_command import JobCommand, LocalLine
 from gpuqueue.client.signing import Signer
-from gpuqueue.errors import Refused
+from gpuqueue.errors import Refused, Unreachable
 from gpuqueue.files.manifest import write_stream
 from gpuqueue.files.take import take_snapshot
 from gpuqueue.model.api import SecondCommand
@@ -201,7 +201,7 @@ def test_nothing_of_a_command_is_left(
         assert (0, ()) == (end.ending.exit_code, end.notes)
     elif what == "shim":
         run.process.kill()
-        with pytest.raises(Refused, match="is gone"):
+        with pytest.raises(Unreachable, match="is gone"):
             list(output)
     else:
         command.close()
