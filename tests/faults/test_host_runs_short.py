@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from bounded import until
 from factories import make_spec
@@ -292,16 +293,29 @@ def test_what_cannot_be_read_for_want_of_a_descriptor_is_not_taken_for_gone(shim
 
 @pytest.mark.full
 def test_a_host_process_that_cannot_start_a_worker_tries_again(site: Site) -> None:
-    """A host process that cannot start a worker retries.
+    """A host process that cannot start the parent of its workers retries.
 
     It used to end itself, and every worker with it.
     """
     host = site.spawn("host", "--devices", "sim:1x8G", "--no-recorder")
     (device,) = until(site.queue.devices.all, what="the worker")
     with no_processes(host.pid):
-        os.kill(device.worker_pid, signal.SIGKILL)
+        os.kill(psutil.Process(device.worker_pid).ppid(), signal.SIGKILL)
         until(lambda: "cannot be started" in site.log(), what="the host process says why")
         assert host.poll() is None
+
+    until(lambda: site.queue.devices.all()[0].worker != device.worker, what="another worker")
+
+
+@pytest.mark.full
+def test_a_parent_that_cannot_fork_a_worker_tries_again(site: Site) -> None:
+    """The log of the worker says why, and the host process asks again."""
+    site.spawn("host", "--devices", "sim:1x8G", "--no-recorder")
+    (device,) = until(site.queue.devices.all, what="the worker")
+    log = site.settings.logs_dir / f"{device.device.uuid}.log"
+    with no_processes(psutil.Process(device.worker_pid).ppid()):
+        os.kill(device.worker_pid, signal.SIGKILL)
+        until(lambda: f"the worker cannot be forked: {NO_PROCESS}" in log.read_text(), what="the parent says why")
 
     until(lambda: site.queue.devices.all()[0].worker != device.worker, what="another worker")
 
