@@ -113,9 +113,10 @@ def decision_of(
     client: Client, settings: PilotSettings, pilots: Sequence[Pilot], tokens: Sequence[AccessToken], clock: Clock
 ) -> Decision:
     """Return what the rule of *settings* decides now. *tokens* are all of the site."""
+    # Before the jobs: a pilot that claims a job between the two counts as unused, and holds the next one back.
+    busy = {device.host for device in client.devices.list() if device.jobs}
     jobs = client.jobs.list(states=[JobState.QUEUED], limit=MAX_JOBS)
     spent = [each for token in tokens if (each := spent_by(token)) is not None]
-    busy = {device.host for device in client.devices.list() if device.jobs}
     return decide(settings, jobs, [pilot.host in busy for pilot in pilots], spent, now=clock.now())
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from factories import make_spec
 
+from gpuqueue.clock import SystemClock
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.access_token import AccessToken
 from gpuqueue.model.burst import PilotSettings, parse_burst
@@ -18,7 +20,7 @@ from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.lending import Spent, spent_by, why_not_counted
 from gpuqueue.model.placement import Placement
 from gpuqueue.pilots.fleet import PilotRequest
-from gpuqueue.pilots.rule import Decision, decide, gpus_for
+from gpuqueue.pilots.rule import Decision, decide, decision_of, gpus_for
 
 GIB = 2**30
 NOW = datetime(2026, 11, 30, 12, tzinfo=timezone.utc)
@@ -106,6 +108,24 @@ def test_one_request_at_a_time_and_no_more_than_the_maximum() -> None:
     assert both == decided(waiting(), pilots=(False, False)).why
     assert decided(waiting(), pilots=(True,)).request is not None
     assert "there are 2 pilots, and max = 2" == decided(waiting(), pilots=(True, True)).why
+
+
+def test_a_pilot_that_claims_the_job_meanwhile_brings_no_other() -> None:
+    """Between the two questions of a turn, the pilot claims the last waiting job: a third pilot was asked for."""
+    questions: list[str] = []
+
+    def devices() -> list[SimpleNamespace]:
+        questions.append("devices")
+        return [SimpleNamespace(host="pilot-1", jobs=(7,) if len(questions) > 1 else ())]
+
+    def jobs(**_: Any) -> list[Job]:
+        questions.append("jobs")
+        return [] if len(questions) > 1 else [waiting()]
+
+    client: Any = SimpleNamespace(devices=SimpleNamespace(list=devices), jobs=SimpleNamespace(list=jobs))
+    pilot: Any = SimpleNamespace(host="pilot-1")
+
+    assert decision_of(client, RULE, [pilot], [], SystemClock()).request is None
 
 
 def test_too_few_jobs_for_the_smallest_pilot() -> None:
