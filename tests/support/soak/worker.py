@@ -32,9 +32,14 @@ def note_samples(path: str) -> None:
     began = threading.local()
     offer, seek, still_fits = AdmissionCheck.offer, Runs.seek, AdmissionCheck.still_fits
 
-    def noted_offer(self: AdmissionCheck) -> Any:
-        began.ns = time.time_ns()
-        return offer(self)
+    def began_ns(sample: Any) -> int:
+        """Return when *sample* began, or now if a new one is taken."""
+        ago_s = 0.0 if sample is None else time.monotonic() - sample.began_s
+        return time.time_ns() - round(ago_s * 1e9)
+
+    def noted_offer(self: AdmissionCheck, sample: Any = None) -> Any:
+        began.ns = began_ns(sample)
+        return offer(self, sample)
 
     def noted_seek(self: Runs, *args: Any, nonce: str, **kwargs: Any) -> Any:
         found = seek(self, *args, nonce=nonce, **kwargs)
@@ -43,11 +48,8 @@ def note_samples(path: str) -> None:
         return found
 
     def noted_still_fits(self: AdmissionCheck, run: Any) -> Any:
-        ago_s = 0.0
-        sample = self._monitor.recent(self.device)
-        if sample is not None:  # the check reuses this sample
-            ago_s = time.monotonic() - sample.began_s
-        os.write(file, f"start {run.held.token} {time.time_ns() - round(ago_s * 1e9)}\n".encode())
+        recent = self._monitor.recent(self.device)  # the check reuses this sample
+        os.write(file, f"start {run.held.token} {began_ns(recent)}\n".encode())
         return still_fits(self, run)
 
     patched: Any = AdmissionCheck
