@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -395,7 +396,8 @@ class Site:
         """Return the contents of both stores, without random ids and each store's own clock values."""
         found = []
         for queue in self.queues:
-            held = dump(queue.store.client)
+            with closing(connect(queue.url)) as client:
+                held = dump(client)
             for key in [key for key in held if re.search(r":(ev|epoch|facts|idem:\w+)$", key)]:
                 del held[key]
             for key, value in held.items():
