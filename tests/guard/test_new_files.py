@@ -12,8 +12,8 @@ from workers.run.links import LIVE
 from workers.shim.client import Shims
 
 #: The directories of the job and of the token; the claim, which is also the lock and the link; the spec, later the
-#: exit; the heartbeat, the pid file and the log. There used to be seven more: a lock, a link, an exit, the job's spec
-#: beside the claim, the name of the user, and two files that were written whole again to add a line.
+#: exit; the heartbeat, the pid file and the log. There used to be six more: a lock, a link, an exit, the job's spec
+#: beside the claim, and two files that were written whole again to add a line.
 NEW = 7
 
 

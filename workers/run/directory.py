@@ -177,7 +177,7 @@ class RunDir:
     def note_user(self, name: str) -> None:
         """Record whose log this is, for the limit of each user's logs."""
         with contextlib.suppress(FileExistsError):
-            links.add_user(self.path.parent.parent, name, self._at(USER))
+            os.symlink(name, self._at(USER))  # noqa: PTH211 - see _at
 
     def renew(self, until_s: float) -> None:
         """Write a heartbeat for the shim, valid until *until_s* on the host's monotonic clock, in seconds.

@@ -15,8 +15,6 @@ from pathlib import Path
 LIVE = "live"
 #: Folder below the runs with a link for each run whose end was reported to the store and is not in the history yet.
 REPORTED = "reported"
-#: Folder below the runs with a link to the name of each user whose jobs ran here.
-USERS = "users"
 
 #: Error numbers of a file system that does not support, or does not allow, a second name for a file.
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
@@ -41,32 +39,6 @@ def report(runs: Path, name: str) -> None:
     """
     with contextlib.suppress(FileNotFoundError):
         _within(runs / REPORTED, lambda: os.rename(f"{runs}/{LIVE}/{name}", f"{runs}/{REPORTED}/{name}"))  # noqa: PTH104
-
-
-def add_user(runs: Path, user: str, link: str) -> None:
-    """Create the *link* of a run to the name of its *user*, as a second name of the link of the user's earlier runs.
-
-    Raises:
-        FileExistsError: There is such a link.
-        OSError: The link cannot be created.
-
-    """
-    if "/" in user:
-        os.symlink(user, link)  # noqa: PTH211 - no Path, for speed
-        return
-    known = f"{runs}/{USERS}/{user}"
-    try:
-        os.link(known, link, follow_symlinks=False)
-    except OSError:  # there is none yet, or the file system allows no second name, or no more of them
-        os.symlink(user, link)  # noqa: PTH211 - as above
-        with contextlib.suppress(OSError):
-            _within(runs / USERS, lambda: _replace(known, link))
-
-
-def _replace(known: str, link: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(known)  # noqa: PTH108 - as above
-    os.link(link, known, follow_symlinks=False)
 
 
 def remove(runs: Path, name: str) -> None:
