@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 
 from gpuqueue.system.process import installed, shield
 from workers.inside import proc_files
+from workers.shim.client import start_connected
 
 #: Longest message: the words of a worker, or a pid or an exit code.
 MAX_BYTES = 4096
@@ -80,22 +81,7 @@ class WorkerParent:
 
     def _connected(self, log: int) -> socket.socket:
         if self._socket is None:
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            try:
-                self._process = subprocess.Popen(
-                    [installed("gpuqueue-worker"), "parent", str(theirs.fileno())],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    cwd="/",
-                    start_new_session=True,
-                    pass_fds=(theirs.fileno(),),
-                )
-            except BaseException:
-                ours.close()
-                raise
-            finally:
-                theirs.close()
+            self._process, ours = start_connected([installed("gpuqueue-worker"), "parent"], log)
             ours.setblocking(False)
             self._socket = ours
         return self._socket

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 from workers.shim.forkserver import SHIM
@@ -185,22 +186,8 @@ class Shims:
 
         """
         if self._socket is None:
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            try:
-                self._server = subprocess.Popen(
-                    [sys.executable, "-I", "-S", "-X", "utf8", str(FORKSERVER), str(theirs.fileno())],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    cwd="/",
-                    start_new_session=True,
-                    pass_fds=(theirs.fileno(),),
-                )
-            except BaseException:
-                ours.close()
-                raise
-            finally:
-                theirs.close()
+            words = [sys.executable, "-I", "-S", "-X", "utf8", str(FORKSERVER)]
+            self._server, ours = start_connected(words, subprocess.DEVNULL)
             self._socket = ours
         return self._socket
 
@@ -216,3 +203,31 @@ class Shims:
             self._server.send_signal(signal.SIGKILL)  # it has no state to save
             self._server.wait()
             self._server = None
+
+
+def start_connected(words: Sequence[str], output: int) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start a process in a session of its own, connected to this one by a socket.
+
+    Its last word is the number of its end. It inherits nothing else, and writes to the open file *output*.
+
+    Raises:
+        OSError: the process cannot be started.
+
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        process = subprocess.Popen(
+            [*words, str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd="/",
+            start_new_session=True,
+            pass_fds=(theirs.fileno(),),
+        )
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return process, ours
