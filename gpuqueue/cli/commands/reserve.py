@@ -66,8 +66,8 @@ def add(
     """  # noqa: D301 - \b is click's mark for lines to keep
     with Client() as client:
         made = client.devices.reserve(*devices, begin=begin, until=until, users=users, reason=reason, all_here=all_here)
-        reserved = [each for each in client.devices.list() if each.device.uuid in made.devices]
-        closed = unusable(made, reserved, client.settings.heartbeat_s)
+        statuses = [status for status in client.devices.list() if status.device.uuid in made.devices]
+        closed = unusable(made, statuses, client.settings.heartbeat_s)
     if begin is not None and begin.strip() not in AT_ONCE and times.begin(begin) is None:
         print_message("gpuqueue", f"{brief(begin)} is over: it is reserved from now on")
     count = len(made.devices)
@@ -76,7 +76,7 @@ def add(
         f"reservation {made.id}: {where} for {users_of(made)} from {when(made.begins_at)} until {when(made.ends_at)}"
     )
     if closed:
-        print_message("gpuqueue", f"not usable as it is now{closed.replace(';', ':', 1)}")
+        print_message("gpuqueue", f"not usable as it is now: {closed}")
 
 
 @reserve.command("list")

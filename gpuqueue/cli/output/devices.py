@@ -60,18 +60,19 @@ def calendar_lines(found: Sequence[DeviceStatus], heartbeat_s: float) -> Iterato
         why = f": {plain(each.why)}" if each.why else ""
         span = f"from {values.when(each.begins_at)} until {values.when(each.ends_at)}"
         closed = unusable(each, devices, heartbeat_s)
-        yield f"reservation {each.id}: {where} for {values.users_of(each)} {span}{why}{closed}"
+        yield f"reservation {each.id}: {where} for {values.users_of(each)} {span}{why}{closed and f'; {closed}'}"
 
 
 def unusable(reservation: CalendarReservation, devices: Iterable[DeviceStatus], heartbeat_s: float) -> str:
     """Return in words which *devices* of a reservation take no jobs now, or not until its end; empty for none."""
-    words = ""
+    words = []
     for device in devices:
         closed = not_ready(device, heartbeat_s)
         if closed is None and device.ends_at is not None and device.ends_at < reservation.ends_at:
             closed = values.end_in_words(device)
-        words += f"; {_named(device)}: {closed}" if closed else ""
-    return words
+        if closed:
+            words.append(f"{_named(device)}: {closed}")
+    return "; ".join(words)
 
 
 def _named(device: DeviceStatus) -> str:
