@@ -91,26 +91,26 @@ class Batches:
         self._start()
 
     def _take_steps(self, submits: Sequence[_Submit]) -> None:
-        for each in submits:
-            each.take(each.begin)
-        asking = [each for each in submits if each.unqueued is not None]
-        jobs = self._queued([each.unqueued for each in asking if each.unqueued is not None])
-        for each, job in zip(asking, jobs, strict=True):
-            each.take(partial(each.go_on, job))
+        for submit in submits:
+            submit.take(submit.begin)
+        ready = [submit for submit in submits if submit.unqueued is not None]
+        jobs = self._queued([submit.unqueued for submit in ready if submit.unqueued is not None])
+        for submit, job in zip(ready, jobs, strict=True):
+            submit.take(partial(submit.go_on, job))
 
     def _queued(self, unqueued: Sequence[Unqueued]) -> Sequence[Sent]:
         """Queue *unqueued* in one round trip, and return what to send to each submit."""
         if len(unqueued) > 1:
             connection = self._connection()
             sign = None if connection.signer is None else connection.signer.signed
-            words = [each.spec for each in unqueued], [each.nonce for each in unqueued]
+            words = [item.spec for item in unqueued], [item.nonce for item in unqueued]
             try:
                 return connection.queue.requests.submit_many(
-                    *words, sign=sign, on_cpu=[each.on_cpu for each in unqueued]
+                    *words, sign=sign, on_cpu=[item.on_cpu for item in unqueued]
                 )
             except StoreUnreachable as error:
                 return [error] * len(unqueued)
-            except GpuQueueError:  # each one says why when it is queued by itself
+            except GpuQueueError:  # the submit reports why when it queues its job by itself
                 pass
         return [None] * len(unqueued)
 

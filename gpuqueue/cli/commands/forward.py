@@ -51,7 +51,7 @@ def forward(job_id: str, ports: tuple[int, int], address: str) -> None:
         print_message("gpuqueue", f"{error}: connections here are closed until that changes")
 
     def report(error: GpuQueueError) -> None:
-        if not isinstance(error, ABSENCES):  # the wait for the end of the job says it, once for each absence
+        if not isinstance(error, ABSENCES):  # the wait for the end of the job reports those, each once
             away(error)
 
     with (

@@ -2,8 +2,8 @@
 -- Any process may call this, as often as it likes. The rules, for users in docs/explanation/order.md, with their
 -- reasons in decision 19:
 --
--- 1. Turn: the job that has waited longest, of the highest priority. A job whose reservation was
---    dropped counts as one that began to wait then.
+-- 1. Turn: the job that has waited longest, of the highest priority. A job whose reservation was dropped counts as one
+--    that began to wait then.
 -- 2. End: a reservation lasts as long as the job had waited. On more than a quarter of all devices (MOST_PART) it lasts for
 --    a shorter time, so that the product is the same: on all devices for a quarter of the wait.
 -- 3. Prospect: only if the job is likely to start within half of that (prospects.lua).
